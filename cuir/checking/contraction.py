@@ -29,7 +29,7 @@ from .decisions import (
     list_bodies,
     list_expressions,
 )
-from .fixed_point import reach
+from .fact_solver import reach
 from .kernel_results import keep_with_kernel
 from .views import root_name
 

@@ -18,7 +18,7 @@ from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Literal, Name,
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
 from .checked import Checked
-from .fixed_point import reach
+from .fact_solver import reach
 from .kernel_results import keep_with_kernel
 from .views import root_name
 

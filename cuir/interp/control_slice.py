@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..checking.checked import BoundCall, Checked, Role
-from ..checking.fixed_point import reach
+from ..checking.fact_solver import reach
 from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..ops.base import PRODUCTS, Effects

@@ -8,7 +8,7 @@ from operator import or_
 
 from xdsl.ir import BlockArgument, SSAValue
 
-from ...checking.fixed_point import Rule, ValueFlow
+from ...checking.fact_solver import Rule, ValueFlow
 from ...ops.traits import SUM
 from ...syntax.types import PANEL_BYTES
 from ..ir import ops

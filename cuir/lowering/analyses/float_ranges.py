@@ -18,7 +18,7 @@ from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue, Use
 
-from ...checking.fixed_point import Rule, ValueFlow
+from ...checking.fact_solver import Rule, ValueFlow
 from ...ops.traits import NEGATIVE, Traits
 from ...syntax.types import I32
 from ..ir import ops

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Block, BlockArgument, SSAValue
 
-from ...checking.fixed_point import Rule, ValueFlow
+from ...checking.fact_solver import Rule, ValueFlow
 from ...ops.base import Op
 from ...ops.meaning.intervals import ANYTHING, INF, Interval, add_intervals, add_saturating, multiply_intervals
 from ...ops.traits import Traits

@@ -15,7 +15,7 @@ from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...checking.fixed_point import Rule, ValueFlow
+from ...checking.fact_solver import Rule, ValueFlow
 from ...ops.limits import TARGETS
 from ..ir import machine_ops as machine
 from ..ir import ops

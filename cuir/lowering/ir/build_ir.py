@@ -17,7 +17,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.contraction import collect_exact
-from ...checking.fixed_point import reach
+from ...checking.fact_solver import reach
 from ...checking.kernel_results import keep_with_kernel
 from ...checking.tensor_modes import find_exchanged
 from ...checking.views import Drop, make_view

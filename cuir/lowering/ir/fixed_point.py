@@ -1,6 +1,6 @@
 """Solvers of data flow on the tile IR: branches are joined, loops are visited to a fixed point.
 
-`Forward` and `Backward` have a state at each point of a block; `checking/fixed_point.py` solves for facts of values. An
+`Forward` and `Backward` have a state at each point of a block; `checking/fact_solver.py` solves for facts of values. An
 analysis gives the lattice (a join and equality) and the transfer functions.
 """
 

@@ -14,7 +14,7 @@ from operator import or_
 
 from xdsl.ir import SSAValue
 
-from ...checking.fixed_point import ValueFlow, reach
+from ...checking.fact_solver import ValueFlow, reach
 from ...syntax.types import F32
 from ..analyses.value_flow import find_targets
 from ..ir import constructors, ops, row_parts

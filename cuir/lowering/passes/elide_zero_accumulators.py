@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from xdsl.ir import Operation, SSAValue, Use
 
-from ...checking.fixed_point import reach
+from ...checking.fact_solver import reach
 from ...ops.base import PRODUCTS
 from ...syntax.types import BOOL, F32
 from ..analyses.value_flow import find_targets, is_tile_wait

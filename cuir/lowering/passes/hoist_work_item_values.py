@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 
-from ...checking.fixed_point import reach
+from ...checking.fact_solver import reach
 from ...ops.limits import TARGETS
 from ...syntax.types import I32
 from ..analyses.memory import is_memory_effect_free

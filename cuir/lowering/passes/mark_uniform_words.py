@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from ...checking.fixed_point import reach
+from ...checking.fact_solver import reach
 from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.value_flow import find_deciders, find_sources
 from ..ir import machine_ops as machine

@@ -13,7 +13,7 @@ from operator import or_
 from xdsl.ir import Block, SSAValue
 
 from ...checking.checked import Checked
-from ...checking.fixed_point import Rule, ValueFlow
+from ...checking.fact_solver import Rule, ValueFlow
 from ...checking.kernel_results import keep_with_kernel
 from ...lowering.analyses.memory import is_memory_effect_free
 from ...lowering.analyses.value_flow import find_deciders, find_sources

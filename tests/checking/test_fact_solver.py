@@ -7,7 +7,7 @@ from operator import or_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.checking.fixed_point import Rule, ValueFlow, reach
+from cuir.checking.fact_solver import Rule, ValueFlow, reach
 
 GRAPHS = st.dictionaries(st.integers(0, 7), st.lists(st.integers(0, 7), max_size=3))
 
