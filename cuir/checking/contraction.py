@@ -22,11 +22,11 @@ from .decisions import (
     collect_copies,
     collect_deciding,
     collect_stored_floats,
-    definitions,
     dtype_of,
     entry,
+    is_float,
     list_accessed,
-    list_bodies,
+    list_definitions,
     list_expressions,
 )
 from .fact_solver import reach
@@ -139,13 +139,18 @@ def _walk_maxima(checked: Checked, value: Placed) -> Iterator[Placed]:
 
 @keep_with_kernel
 def _collect_carried_maxima(checked: Checked) -> frozenset[IdentityKey]:
-    """Return the maxima and minima of two or more operands of which one depends on the result."""
+    """Return the maxima and minima of two or more floats of which one depends on the result."""
     carried = set[IdentityKey]()
-    for bound in map(definitions, list_bodies(checked)):
+    for bound in list_definitions(checked):
         inside = {n: [e for v in values for e in walk(v)] for n, values in bound.items()}
-        read = {n: [e.id for e in nodes if isinstance(e, Name)] for n, nodes in inside.items()}
-        extrema = [(n, e) for n, nodes in inside.items() for e in nodes if isinstance(e, Typed) and traits(e).extremum is not None]
-        carried |= {IdentityKey(e) for n, e in extrema if n in reach(names_read(e), lambda name, read=read: read.get(name, ()))}  # type: ignore[misc]
+        into: dict[str, list[str]] = {}  # the names that are computed from a name
+        for n, e in ((n, e) for n, nodes in inside.items() for e in nodes if isinstance(e, Name)):
+            into.setdefault(e.id, []).append(n)
+        for n, nodes in inside.items():
+            extrema = [e for e in nodes if isinstance(e, Typed) and is_float(checked, e) and traits(e).extremum is not None]
+            if extrema:
+                dependent = reach([n], lambda name, into=into: into.get(name, ()))  # type: ignore[misc]
+                carried |= {IdentityKey(e) for e in extrema if not dependent.isdisjoint(names_read(e))}
     return frozenset(carried)
 
 

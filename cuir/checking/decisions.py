@@ -26,11 +26,11 @@ from .views import root_name
 @keep_with_kernel
 def collect_deciding(checked: Checked) -> frozenset[IdentityKey]:
     """Return the arithmetic that feeds decisions, and that on floats outside of roles."""
-    bodies, deciders = list_bodies(checked), list_placed_deciders(checked)
-    deciding = [e for e in list_expressions(checked)[0] if _is_float(checked, e)]
-    outer = definitions(checked.declarations)
-    for i, body in enumerate(bodies):
-        bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
+    deciders = list_placed_deciders(checked)
+    deciding = [e for e in list_expressions(checked)[0] if is_float(checked, e)]
+    each = list_definitions(checked)
+    for i, body in enumerate(list_bodies(checked)):
+        bound: Mapping[str, list[Expr]] = {**each[0], **each[i]}
         parts = find_split_sums(checked, bound, _Carried(body).names)
         visited, seen = set[str](), set[IdentityKey]()
         worklist = [a for j, _, floats in deciders if j == i for a in floats]
@@ -103,7 +103,7 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
         elif operation is not None and operation[0].effects.accesses and not operation[0].sums:
             worklist += [v for name in list_accessed(checked, expr, reads=True) for v in stores.get(name, [])]
         elif operation is not None and not operation[0].sums:
-            worklist += [(i, a) for a in operation[1] if _is_float(checked, a)]
+            worklist += [(i, a) for a in operation[1] if is_float(checked, a)]
 
 
 @keep_with_kernel
@@ -112,7 +112,7 @@ def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
     values: dict[str, list[Placed]] = {}
     for i, e in _iterate_calls(checked):
         for to in list_accessed(checked, e, reads=False):
-            values.setdefault(to, []).extend((i, a) for a in checked.call(e).args.values() if _is_float(checked, a))
+            values.setdefault(to, []).extend((i, a) for a in checked.call(e).args.values() if is_float(checked, a))
     return {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in collect_copies(checked).items()}
 
 
@@ -145,12 +145,13 @@ def bind_names(checked: Checked) -> list[Mapping[str, list[Placed]]]:
 
     Names that the declarations bind are visible in each block.
     """
-    each = [definitions(body) for body in list_bodies(checked)]
+    each = list_definitions(checked)
     outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
     return [{**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)]
 
 
-def _is_float(checked: Checked, expr: Expr) -> bool:
+def is_float(checked: Checked, expr: Expr) -> bool:
+    """Return whether an expression is a scalar or a register tile of floats."""
     t = dtype_of(checked, expr)
     return t is not None and t.is_float
 
@@ -209,7 +210,13 @@ def _list_floats(checked: Checked, expr: Expr) -> list[Expr]:
     operation = entry(checked, expr)
     if operation is None or operation[0].reduces or operation[0].effects.accesses:
         return []
-    return [a for a in operation[1] if _is_float(checked, a)]
+    return [a for a in operation[1] if is_float(checked, a)]
+
+
+@keep_with_kernel
+def list_definitions(checked: Checked) -> Sequence[Mapping[str, list[Expr]]]:
+    """Return the definitions of each block."""
+    return [definitions(body) for body in list_bodies(checked)]
 
 
 def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
@@ -291,10 +298,12 @@ __all__ = [
     "definitions",
     "dtype_of",
     "entry",
+    "is_float",
     "jumps",
     "list_accessed",
     "list_bodies",
     "list_deciders",
+    "list_definitions",
     "list_expressions",
     "list_placed_deciders",
     "rounds_beside",
