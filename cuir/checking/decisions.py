@@ -31,7 +31,7 @@ def collect_deciding(checked: Checked) -> frozenset[IdentityKey]:
     each = list_definitions(checked)
     for i, body in enumerate(list_bodies(checked)):
         bound: Mapping[str, list[Expr]] = {**each[0], **each[i]}
-        parts = find_split_sums(checked, bound, _Carried(body).names)
+        parts = find_split_sums(checked, bound, body)
         visited, seen = set[str](), set[IdentityKey]()
         worklist = [a for j, _, floats in deciders if j == i for a in floats]
         while worklist:
@@ -232,7 +232,7 @@ def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
     return bindings
 
 
-def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]], carried: set[str]) -> set[str]:
+def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]], body: tuple[Stmt, ...]) -> set[str]:
     """Return names of [R, 1] values that a sum of rows reaches and a loop carries.
 
     Names that flow into such are included: their last bits depend on the order of the sum anyway.
@@ -240,15 +240,18 @@ def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]], carried: 
     Args:
         checked: The kernel.
         bound: The values of each name.
-        carried: The names that some loop carries.
+        body: The block, some of whose loops carry the names.
     """
     rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
     expressions = {n: [e for v in bound[n] for e in _walk_floats(checked, v)] for n in rows}
     sums = {n for n in rows if any((o := entry(checked, e)) is not None and o[0].reduces and o[0].sums for e in expressions[n])}
-    into = {n: [m for m in rows if any(isinstance(e, Name) and e.id == n for e in expressions[m])] for n in rows}
-    names = reach(sums, into.__getitem__)
-    into = {n: [m for m in names if any(n in names_read(v) for v in bound[m])] for n in names}  # what a name flows into
-    targets = {n: reach(into[n], into.__getitem__) for n in names}
+    added = {n: {e.id for e in placed if isinstance(e, Name)} for n, placed in expressions.items()}
+    names = reach(sums, lambda n: [m for m in rows if n in added[m]])
+    if not names:
+        return names
+    read = {n: set[str]().union(*map(names_read, bound[n])) for n in names}
+    targets = {n: reach([m for m in names if n in read[m]], lambda n: [m for m in names if n in read[m]]) for n in names}
+    carried = _Carried(body).names
     loop_carried = {n for n in names if n in targets[n] and n in carried}
     return {n for n in names if n in loop_carried or targets[n] & loop_carried}
 

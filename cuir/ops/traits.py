@@ -6,6 +6,7 @@ Arguments are named, never positions. Memory and barriers are in `Effects`, from
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,6 +80,7 @@ class Traits:
         return self.divisor is not None and not self.divides_integers
 
 
+@functools.cache
 def exchange_operands(signs: Signs) -> Signs:
     """Return the signs for which a comparison with exchanged operands holds."""
     return tuple(-s for s in reversed(signs))

@@ -220,7 +220,7 @@ class Loop(TileOperation):
         """The carried values, inside: one for each of `carried` and `outputs`."""
         return self.body.block.args[1:]
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         last = self.body.block.last_op
         if not isinstance(last, Yield):
             raise VerifyException("the body of a loop ends with tile.yield")
@@ -415,9 +415,9 @@ class Branch(TileOperation):
         """Make a branch whose results have the types that its regions yield."""
         last = then.block.last_op
         assert isinstance(last, Yield)
-        return cls(operands=[decision], regions=[then, orelse], result_types=[[v.type for v in last.values]])
+        return cls.create(operands=[decision], regions=[then, orelse], result_types=[v.type for v in last.values])
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         for region in (self.then, self.orelse):
             last = region.block.last_op
             if not isinstance(last, Yield) or [v.type for v in last.values] != [r.type for r in self.outputs]:

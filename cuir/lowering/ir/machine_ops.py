@@ -65,7 +65,7 @@ class HandOut(TileOperation):
         assert isinstance(last, ops.Yield)
         return last.values
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if not isinstance(self.body.block.last_op, ops.Yield) or [a.type for a in self.body.block.args] != [scalar(I32)]:
             raise VerifyException("tile.hand_out takes the number of a unit and ends with tile.yield")
 
@@ -135,7 +135,7 @@ class Queue(TileOperation):
         """Bytes of shared memory, 16-aligned: the slots with their barriers, and the mail of a cluster."""
         return self.slots.data * (16 + 4 * self.words.data) + 16 + 24 * self.drawn_for_others
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if not isinstance(self.body.block.last_op, HandOut):
             raise VerifyException("the body of a queue ends with tile.hand_out")
         values = self.hand_out.words

@@ -56,7 +56,7 @@ class ByRows(Function):
         (x,) = operands
         return [_evaluate(entries.LOG2, x) if self.function.data == LOGARITHM else _evaluate(entries.DIVIDE, 1.0, x)]
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if self.function.data not in FUNCTIONS or self.x.type != self.result.type or not self.result.type.layout.is_per_row:
             raise VerifyException(f"tile.by_rows has the functions {', '.join(FUNCTIONS)} of a number a row")
 
@@ -106,7 +106,7 @@ class Line(Function):
             line = line + (base.to(torch.float64) if isinstance(base, torch.Tensor) else float(base))
         return [line.to(torch.float32).expand(rows, cols).clone()]
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         t, rows = self.result.type, self.rows
         if t.element not in (F32, I32) or not t.layout.has_accumulator_columns or self.slope.type != ScalarT(t.dtype):
             raise VerifyException("a line is an f32 or i32 tile with columns, its slope a number of that dtype")
@@ -237,7 +237,7 @@ class ByReciprocal(Function):
         spread = four.expand(rows, cols // 16, 2, 4, 2).reshape(rows, cols)
         return torch.zeros((rows, cols)).masked_fill_(spread, float("nan"))
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         t = self.result.type
         if len(self.factors) not in (1, 2) or any(dtype_of(v) != F32 for v in (*self.factors, self.result)):
             raise VerifyException("tile.by_reciprocal is of one or two f32 values")
@@ -275,7 +275,7 @@ class SharedTanh(Function):
     def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [_evaluate(entries.TANH, operands[0] if self.factor is None else _evaluate(entries.MULTIPLY, *operands))]
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if self.x.type != self.result.type or not can_share(self.result.type):
             raise VerifyException("four neighbours share in full f32 tiles of pairs of 8 columns")
 
@@ -305,7 +305,7 @@ class ReadColumns(Function):
     def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [operands[0].read()]
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if self.box.type.sizes != self.result.type.shape[1:] or self.result.type.layout != BY_LANE:  # type: ignore[attr-defined]
             raise VerifyException("tile.read_columns gives the elements of a box of one dim, a column each, to lanes")
 
@@ -333,7 +333,7 @@ class ConvertLayout(Function):
         assert isinstance(x, TileT)
         return plan_conversion(x.layout.of(x.shape, threads), t.layout.of(t.shape, threads), t.element.itemsize)
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         x, t = self.x.type, self.result.type
         assert isinstance(x, TileT)
         if (x.layout, t.layout) not in CONVERSIONS or t != tile(x.element, *x.shape, t.layout):

@@ -141,7 +141,7 @@ class Primitive(TileOperation):
         """Traits of the primitive, since xDSL has a `traits` of its own."""
         return entry(self.primitive.data).traits
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if self.op not in OPERATORS and self.op not in TABLE:
             raise VerifyException(f"there is no primitive `{self.op}`")
 
@@ -161,8 +161,8 @@ class Apply(Primitive):
     arguments = var_operand_def()
     result = result_def()
 
-    def verify_(self) -> None:
-        super().verify_()
+    def check(self) -> None:
+        super().check()
         t = self.result.type
         if self.kind.elementwise and isinstance(t, TileT):
             for a in self.arguments:
@@ -315,8 +315,8 @@ class Perform(Primitive):
             return default
         return bool(attribute.value.data) if not hasattr(attribute, "data") else attribute.data  # type: ignore[attr-defined]
 
-    def verify_(self) -> None:
-        super().verify_()
+    def check(self) -> None:
+        super().check()
         if len(self.params.data) != len(self.arguments):
             raise VerifyException(f"{len(self.params.data)} names for {len(self.arguments)} operands")
 

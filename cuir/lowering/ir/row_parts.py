@@ -188,7 +188,7 @@ class Bits(Function):
         truths = torch.bitwise_right_shift(word_of, columns % WORD).bitwise_and(1) == 1
         return [truths if self.limit is None else truths & (columns < operands[-1])]
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         t = self.result.type
         if t.element != BOOL or not t.layout.is_accumulator or len(self.words) != -(-t.shape[1] // WORD):
             raise VerifyException("tile.bits gives a full tile of truth values, of a word for each 32 columns")

