@@ -198,17 +198,16 @@ class _RoleSlicer:
     def slice(self) -> None:
         self.into.roles[self.role.name] = self.role_slice
         self._watch()
-        assigned: dict[str, list[_Placed]] = {}
+        computed: dict[str, list[str | _Placed]] = {}  # by name, its assignments and what their values read
         for p in self.statements:
             if isinstance(p.stmt, Assign):
-                assigned.setdefault(p.stmt.targets[0], []).append(p)
+                computed.setdefault(p.stmt.targets[0], []).extend((p, *self.find_facts(p.stmt.value).names))
 
         def follow(key: str | _Placed) -> Iterable[str | _Placed]:
-            if isinstance(key, _Placed):
-                return self._list_needed(key)
-            return [part for p in assigned.get(key, ()) for part in (p, *self.find_facts(p.stmt.value).names)]  # type: ignore[attr-defined]
+            return self._list_needed(key) if isinstance(key, _Placed) else computed.get(key, ())
 
-        reached = reach(filter(self._is_kept, self.statements), follow)
+        kept: list[str | _Placed] = [p for p in self.statements if self._is_kept(p)]
+        reached = reach(kept, follow)
         self.role_slice.needed |= self.definitions.keys() & reached
         self.role_slice.kept_statements |= {IdentityKey(s) for p in reached if isinstance(p, _Placed) for s in (p.stmt, *p.around)}
         self._judge()

@@ -70,7 +70,7 @@ class Ranges:
 
     def __init__(self, kernel: ops.Kernel, shortest: int = 0):
         self._ctas, self._dim = Range(0, kernel.cluster.data - 1), Range(shortest)
-        self._flow = ValueFlow(_join_two, _forget_moved_ends, ROUNDS)
+        self._flow = ValueFlow[SSAValue, Range](_join_two, _forget_moved_ends, ROUNDS)
 
     def __getitem__(self, value: SSAValue) -> Range:
         """Return the range of a value; UNBOUNDED for values that are no i32, or of code that does not run."""
