@@ -165,7 +165,7 @@ def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -
             for dim in dims if has_dim else (None,):
                 for dtype in dtypes:
                     consts = read_kernel_consts(node, dtype, dim, (), computed.consts) | {
-                        n: v for n, v in computed.small.items() if n not in ("T", "D")
+                        n: v for n, v in computed.small.items() if n != "D"
                     }
                     yield Subject(" ".join([name, kernel, *([f"D={dim}"] if dim else []), dtype]), program, kernel, consts)
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..ops.expressions import traits
 from ..ops.traits import NEGATIVE
-from ..syntax.nodes import Binary, Expr, Literal, Name, Subscript, Typed
+from ..syntax.nodes import Binary, Expr, Literal, Name, Subscript
 from ..syntax.types import F32
 from ..syntax.walk import IdentityKey, names_read, walk
 from .checked import Checked
@@ -147,7 +147,7 @@ def _collect_carried_maxima(checked: Checked) -> frozenset[IdentityKey]:
         for n, e in ((n, e) for n, nodes in inside.items() for e in nodes if isinstance(e, Name)):
             into.setdefault(e.id, []).append(n)
         for n, nodes in inside.items():
-            extrema = [e for e in nodes if isinstance(e, Typed) and is_float(checked, e) and traits(e).extremum is not None]
+            extrema = [e for e in nodes if traits(e).extremum is not None and isinstance(e, Expr) and is_float(checked, e)]
             if extrema:
                 dependent = reach([n], lambda name, into=into: into.get(name, ()))  # type: ignore[misc]
                 carried |= {IdentityKey(e) for e in extrema if not dependent.isdisjoint(names_read(e))}
