@@ -20,7 +20,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from typing import Any
 import corpus
 import cuir
 from benchmarks.old_and_new import SETTINGS, transfer_expert
+from benchmarks.recorded import read_rows
 from corpus.computes import COMPUTES
 from cuir.attn.verification.problems import is_attention
 from cuir.checking.checked import Const
@@ -39,6 +40,7 @@ from cuir.runtime.nvcc import compile_cuda, target
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
+from cuir.text.markdown import table as markdown_table
 
 LIMIT = 0.02
 EXPERT = "flash_fwd_sm90"
@@ -258,9 +260,7 @@ def _numbers(turns: Sequence[int]) -> str:
 
 def table(measurements: Iterable[Row]) -> list[str]:
     """Return for each kind: rewrites, those beyond the limit, with the same CUDA text, refused, the worst."""
-    by_kind: dict[str, list[Row]] = {}
-    for row in measurements:
-        by_kind.setdefault(row.kind, []).append(row)
+    by_kind = group_by_kind(measurements)
     lines = [f"{'kind':<30} {'rows':>5} {'beyond':>6} {'same text':>9} {'refused':>7}  {'instructions':>16}  {'turns':>16}  worst"]
     for kind in [*KINDS, *sorted(set(by_kind) - set(KINDS))]:
         of = by_kind.get(kind, [])
@@ -295,13 +295,46 @@ def as_json(row: Row) -> dict[str, Any]:
 
 def read(path: Path) -> list[Row]:
     """Read the rows of a file."""
-    measurements = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        data = json.loads(line)
-        fields = {k: v for k, v in data.items() if k not in ("beyond", "seconds")}
-        original, now = (Measured(**{**m, "turns": tuple(m["turns"])}) if m else None for m in (data["original"], data["now"]))
-        measurements.append(Row(**{**fields, "original": original, "now": now}))
-    return measurements
+    return list(map(from_json, read_rows(path)))
+
+
+def from_json(data: Mapping[str, Any]) -> Row:
+    """Return the row of JSON data."""
+    fields = {k: v for k, v in data.items() if k not in ("beyond", "seconds")}
+    original, now = (Measured(**{**m, "turns": tuple(m["turns"])}) if m else None for m in (data["original"], data["now"]))
+    return Row(**{**fields, "original": original, "now": now})
+
+
+def group_by_kind(measurements: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each kind of rewrite."""
+    by_kind: dict[str, list[Row]] = {}
+    for row in measurements:
+        by_kind.setdefault(row.kind, []).append(row)
+    return by_kind
+
+
+def markdown(measurements: Sequence[Row]) -> str:
+    """Return the page of rows: a table of the kinds, and the rows whose number of instructions is another one."""
+    columns = ["rewrite", "rows", "the same text", "refused", "other numbers of instructions", "their changes"]
+    lines = []
+    for kind, of in sorted(group_by_kind(measurements).items()):
+        compiled = [r for r in of if r.now is not None]
+        changes = [r.change for r in compiled if r.change]
+        counts = len(of), sum(r.same_text for r in of), len(of) - len(compiled), len(changes)
+        lines.append([kind, *map(str, counts), _range(changes)])
+    changed = ["    " + line_of(r) for r in measurements if r.change]
+    return "\n".join(
+        [
+            "# Equivalent spellings",
+            "",
+            "    python -m benchmarks.rewrites --out FILE",
+            "",
+            *markdown_table(columns, lines),
+            "",
+            *changed,
+            "",
+        ]
+    )
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of
 `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of `benchmarks.head_dims`, of `benchmarks.float32`, of
 `benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures`, of `benchmarks.newest_peers`, of
-`benchmarks.ptx_experts`, of `benchmarks.ptx_mutants` or of `benchmarks.rules`. The plot needs matplotlib.
+`benchmarks.ptx_experts`, of `benchmarks.ptx_mutants`, of `benchmarks.rewrites` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, ptx_experts, ptx_mutants, transformers
+from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, ptx_experts, ptx_mutants, rewrites, transformers
 from benchmarks.defaults import parse_setting
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
@@ -62,6 +62,8 @@ def markdown(rows: Sequence[Row]) -> str:
         return f"{rules_table.markdown(rows)}\n"
     if "refused_by" in rows[0]:
         return "\n".join(ptx_mutants.format_rows(cast(Sequence[ptx_mutants.Row], rows)))
+    if "same_text" in rows[0]:
+        return rewrites.markdown(list(map(rewrites.from_json, rows)))
     if "precision" in rows[0]:
         return "\n".join(float32.format_rows(rows))
     if "rates" in rows[0]:
@@ -86,6 +88,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "device": _plot_predictions,
         "precision": _precisions,
         "refused_by": _mutants,
+        "same_text": _plot_spellings,
         "dims": _rates,
         "rates": _tokens,
         "program": _plot_lifted,
@@ -97,6 +100,17 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         draw_suite(rows[1:], path)
         return
     next((draw_rows for key, draw_rows in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
+
+
+def _plot_spellings(rows: Sequence[Row], path: Path) -> None:
+    """Plot the largest change of instructions by a spelling of each kind."""
+    by_kind = rewrites.group_by_kind(map(rewrites.from_json, rows))
+    largest = {kind: max((abs(r.change) for r in of if r.now is not None), default=0.0) for kind, of in sorted(by_kind.items())}
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(7.0, 4.0), layout="constrained")
+    panel.barh(list(largest), [100 * change for change in largest.values()])
+    panel.set_xlabel("largest change of instructions, %")
+    panel.invert_yaxis()
+    save_figure(figure, path)
 
 
 def _plot_rates_of_kernels(rows: Sequence[Row], path: Path) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import rewrites as tool
+from benchmarks.recorded import read_rows
 from benchmarks.rewrites import SPELLINGS, Draw, Measured, Row, Subject
+from benchmarks.shown import markdown
 from cuir import check, lower, parse, show
 from cuir.cli.command_inputs import read_program
 from cuir.rewrites import KINDS, chain, rewrites
@@ -58,6 +60,8 @@ def test_the_table_names_every_kind(tmp_path: Path) -> None:
     assert all(any(line.startswith(f"{kind} ") for line in lines) for kind in KINDS)
     assert sum("not measured" in line for line in lines) == len(KINDS) - 3
     assert lines[-1] == "3 rows, 2 beyond 2%; kinds that hold: commute; that do not: name, copy"
+    page = markdown(read_rows(path))
+    assert lines[-1] in page and page.count("refused: L002 no") == 1
 
 
 def test_subjects_are_the_corpus_in_all_settings() -> None:

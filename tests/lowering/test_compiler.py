@@ -33,6 +33,25 @@ def test_every_kernel_of_the_corpus_has_a_name() -> None:
     assert len(NAMES) == len(set(NAMES)) == sum(path.read_text(encoding="utf-8").count("@kernel(") for path in FILES)
 
 
+def test_the_largest_kernel_is_lowered_in_two_million_calls() -> None:
+    """They take about 0.4 s. Calls are counted, since times depend on what else runs."""
+    checked = corpus_kernel("flash_fwd_varlen_sm90.flash_fwd_varlen")
+    lower(checked)
+    checked.results.by_name.clear()
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        lower(checked)
+    finally:
+        sys.setprofile(None)
+    assert calls < 2_000_000
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_kernel_gives_the_same_text(name: str) -> None:

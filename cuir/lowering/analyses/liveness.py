@@ -44,7 +44,7 @@ class Liveness(Backward[frozenset[SSAValue]]):
             return state
         if not state.isdisjoint(op.results):
             state = state.difference(op.results)
-        read = self._read_values(op.operands)
+        read = self._read_values(op._operands)
         return state if read <= state else state | read
 
     def enter(self, op: Operation, state: frozenset[SSAValue]) -> frozenset[SSAValue]:

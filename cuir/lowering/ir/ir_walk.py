@@ -47,8 +47,8 @@ def every(op: Operation) -> Iterator[Operation]:
 
 
 def _iterate_inside(op: Operation) -> Iterator[Operation]:
-    """Iterate over the operations of an operation's blocks, each block as it is when its turn comes."""
-    return chain.from_iterable(operations(block) for region in op.regions for block in region.blocks)
+    """Iterate over the operations of an operation's regions, of one block each, as it is when its turn comes."""
+    return chain.from_iterable(operations(block) for region in op.regions if (block := region.first_block) is not None)
 
 
 def inner_first(op: Operation) -> Iterator[Operation]:
@@ -62,7 +62,7 @@ def inner_first(op: Operation) -> Iterator[Operation]:
 
 def last(region: Region) -> Yield:
     """Return the end of a region."""
-    end = region.block.last_op
+    end = region.first_block.last_op if region.first_block is not None else None
     assert isinstance(end, Yield)
     return end
 

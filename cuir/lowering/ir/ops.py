@@ -139,7 +139,7 @@ class Primitive(TileOperation):
     @property
     def kind(self) -> Traits:
         """Traits of the primitive, since xDSL has a `traits` of its own."""
-        return entry(self.primitive.data).traits
+        return entry(self.properties["primitive"].data).traits  # type: ignore[attr-defined]  # a hot path
 
     def check(self) -> None:
         if self.op not in OPERATORS and self.op not in TABLE:
