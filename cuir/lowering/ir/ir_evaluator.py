@@ -37,7 +37,7 @@ from .evaluator_state import (
     Worker,
     share_bytes,
 )
-from .lane_order import LaneOrder, RoleLanes, analyse_role, defer_inlined, follow_effect
+from .lane_order import LaneOrder, RoleLanes, analyse_role, defer_inlined, find_lanes_apart, follow_effect
 from .machine_ops import queue_of
 
 Argument = torch.Tensor | int | float | bool
@@ -539,6 +539,8 @@ class _Launch:
             if not progress:
                 raise Fault("deadlock: " + "; ".join(f"{w.label} waits for {w.wait}" for w, _ in alive))
             alive = remaining
+        if self.code.single_lane_roles is not None and (apart := find_lanes_apart(self.code.kernel)):
+            raise Fault(apart)
 
 
 def _make_barriers(d: ops.Barrier, of_cta: str, rings: dict[tuple[str, int], list[Mbarrier]]) -> Any:

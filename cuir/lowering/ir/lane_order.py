@@ -28,7 +28,7 @@ from .evaluate_operations import Effect, make_cta_list
 from .evaluator_state import Box, Element, Elements, Fault, Frame, Place, SharedArray, SharedPlace, TensorArgument
 from .ir_types import ElementT, SharedT, TensorT, TileT, is_scalar
 from .ir_walk import every, is_inlined
-from .synchronisation import BARRIERS, COLUMNS, ROLES, ClusterSync, CtaSync, RegisterFence
+from .synchronisation import BARRIERS, COLUMNS, ROLES, ClusterSync, CtaSync, Join, RegisterFence
 
 Memory = SharedArray | TensorArgument
 WARP_ROWS = 16  # of an operand, in each 64
@@ -352,6 +352,16 @@ def analyse_role(role: ops.Role, one_lane: bool) -> RoleLanes:
     )
 
 
+def find_lanes_apart(kernel: ops.Kernel) -> str:
+    """Return what may go wrong at a sync behind the roles, which whole warps enter, "" if their lanes have met."""
+    for op in kernel.body.block.ops:
+        is_last = (isinstance(op, ClusterSync) and op.argument is None) or (isinstance(op, CtaSync) and op.behind.data == ROLES)
+        previous = op.prev_op
+        if is_last and not isinstance(previous, CtaSync) and not (isinstance(previous, Join) and previous.lanes.data != "none"):
+            return f"lanes of a warp may enter `{op.name}` behind the roles one by one: no join precedes it"
+    return ""
+
+
 def _list_accesses(op: Operation) -> list[tuple[str, Access]]:
     if not isinstance(op, ops.Perform) or not op.entry.effects.accesses:
         return []
@@ -546,5 +556,6 @@ __all__ = [
     "analyse_role",
     "defer_inlined",
     "find_holders",
+    "find_lanes_apart",
     "follow_effect",
 ]

@@ -239,6 +239,17 @@ def test_a_signal_to_a_cta_that_has_exited_shows() -> None:
     assert "may have exited" in run_lanes(kernel, case.fresh())
 
 
+def test_lanes_that_enter_the_last_sync_of_a_cluster_one_by_one_show() -> None:
+    case = cases.case("expert cluster f16")
+    kernel = case.built.clone()
+    optimise(kernel)
+    (sync,) = (op for op in kernel.body.block.ops if isinstance(op, ClusterSync))
+    join = sync.prev_op
+    assert isinstance(join, Join)
+    join.detach()
+    assert "one by one: no join precedes it" in run_lanes(kernel, case.fresh())
+
+
 @pytest.mark.parametrize("name", ["gemm f16", "expert cluster f16"])
 def test_barriers_that_may_not_be_initialised_show(name: str) -> None:
     case = cases.case(name)
