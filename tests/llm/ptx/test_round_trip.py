@@ -34,9 +34,10 @@ EMPTY_KERNELS = {
 }  # neither copies nor products nor barriers: there is nothing to read
 # a role of its own for copies is read without the search for a sequence; of one role that also multiplies the loop behind the search is not reached
 SEARCHING_KERNELS = {("flash_fwd_varlen_sm80", "flash_fwd_varlen")}
-KERNELS = [
-    key for name, kernels in COMPUTES.items() for kernel in kernels if (key := (name, kernel)) not in EMPTY_KERNELS | SEARCHING_KERNELS
-]
+# two roles fill columns of one array, each with barriers of its own: the reader takes these for two arrays
+HALVED_KERNELS = {("mla_decode_sm90", "mla_decode")}
+NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS
+KERNELS = [key for name, kernels in COMPUTES.items() for kernel in kernels if (key := (name, kernel)) not in NOT_READ]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
     **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"), SIZES),
