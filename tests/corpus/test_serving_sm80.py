@@ -121,7 +121,12 @@ def test_shares_of_the_keys_are_joined(splits: int) -> None:
 FAULTS = [
     (DECODE, "BN], LENGTHS[b] - start)", "BN], BN)", "what lies behind the last token"),
     (DECODE, "sync()                                       # all are done with keys and values", "pass_by = 0", "sums over values in use"),
-    (DECODE, "copy_wait(STAGES - 2)", "copy_wait(STAGES - 1)", "a block has not landed"),
+    (
+        DECODE,
+        "                s = i % STAGES\n                copy_wait(STAGES - 2)",
+        "                s = i % STAGES\n                copy_wait(STAGES - 1)",
+        "a block has not landed",
+    ),
     (PACKED, "cleared(sV[s], w * C, C, keys(b) - start)", "cleared(sV[s], w * C, C, BN)", "rows of another sequence"),
     (PACKED, "copy_wait(STAGES - 2)", "copy_wait(STAGES - 1)", "a block has not landed"),
     (
