@@ -331,6 +331,8 @@ def markdown(measurements: Sequence[Row]) -> str:
             "",
             *markdown_table(columns, lines),
             "",
+            table(measurements)[-1],
+            "",
             *changed,
             "",
         ]

@@ -22,10 +22,10 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.phrases import ProgressMessage
 from ..text.source import function_span
 from .cuda_numbers import ComparedOutput, OutputJudge, Value, collect_places, collect_tensors, copy_values
+from .resource_limits import LONGEST_SCHEDULE
 from .side_processes import SideProcesses
 
 FIXED = ("together", "first", "last")  # schedules that are no draw
-LONGEST_SCHEDULE = 24 * 3600.0  # seconds, before a process counts as dead
 SEED = 0  # of what a launch draws, the same under each schedule
 Progress = Callable[[str], None]
 

@@ -28,6 +28,7 @@ FURTHER_WAYS = 20.0  # runs of counted problems on further grids and under furth
 TRIED_VALUES = 3.0  # all trials of special values in a function
 EXPLORATION = 20.0  # all schedules of small launches, at level full; wall time
 SHRINKING = 5.0  # the search for a smaller problem with the same error; wall time
+LONGEST_SCHEDULE = 24 * 3600.0  # a schedule of a CUDA kernel, before its process counts as dead; wall time
 SILENCE = 60.0  # a helper process without a report, before it is killed; wall time
 
 

@@ -12,6 +12,7 @@ from cuir.runtime.nvcc import Resources
 FORWARD = [kernel for kernel in KERNELS if kernel[1] == "flash_fwd"]
 
 
+@pytest.mark.sweep
 @pytest.mark.nvcc
 @pytest.mark.parametrize("kernel", FORWARD, ids=lambda k: f"d{k[2]['D']}")
 def test_products_of_a_turn(kernel: tuple[str, str, dict[str, int]]) -> None:

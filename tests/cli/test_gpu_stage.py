@@ -81,6 +81,7 @@ def test_every_problem_is_asked(worker: Callable[[str], list[str]]) -> None:
     assert stage.verdict == "passed" and len(stage.rows) == len(make_verified().cases) >= 10 and "launches alike" in stage.reason
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [

@@ -208,6 +208,7 @@ FOUR = [
 ]
 
 
+@pytest.mark.thorough("drawn rules; chosen ones have a test below")
 def test_any_rule_gives_what_one_process_gives() -> None:
     check(2, [draw_case(seed, 2) for seed in range(6)])
 

@@ -50,6 +50,7 @@ def run(text: str, folder: Path, x: torch.Tensor) -> torch.Tensor:
     return record.outputs[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("text", "dtype"), [(SCALE, torch.float32), (COPIED, torch.float16)], ids=["loads", "tensor maps"])
 def test_a_program_runs_on_the_inputs(tmp_path: Path, text: str, dtype: torch.dtype) -> None:
     x = torch.randn(37, 64).to(dtype)

@@ -27,6 +27,7 @@ def judge(case: Case, folder: Path, seconds: float = 120.0) -> Judgement:
     return made.run()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in QUICK], ids=lambda c: c.name)
 def test_a_fault_of_the_first_call_is_found(case: Case, tmp_path: Path) -> None:
     assert judge(case, tmp_path).verdict == "wrong"

@@ -77,6 +77,7 @@ def test_the_ir_between_any_two_passes_gives_the_same_text(name: str, tmp_path: 
         assert all(getattr(text, name) == getattr(cuda, name) for name in same)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["flash_fwd_varlen_sm90.flash_fwd_varlen", "flash_fwd_varlen_f32.flash_fwd_varlen"])
 def test_lowering_the_longest_kernels_takes_few_calls(name: str) -> None:
     """3.5 million calls are a third of a second on a quiet machine; seconds would depend on what else runs on it."""

@@ -28,6 +28,7 @@ SAMPLE = (
 )
 
 
+@pytest.mark.thorough("waits for scenarios that hang, ten seconds")
 def test_each_end_is_counted_as_what_it_is() -> None:
     results = list(faulty_cases.load().values())
     outcomes = {o.name: o for o in run(results, faulty_cases.load, Setting(), workers=2, limit=8)}

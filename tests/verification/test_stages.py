@@ -296,6 +296,7 @@ def test_a_buffer_released_before_its_last_use_is_found() -> None:
     assert find_failed(verify(program, spec, consts=CONSTS)) == ("schedules", "R401")
 
 
+@pytest.mark.thorough("verifies a whole kernel")
 def test_a_checked_program_has_its_consts() -> None:
     checked = check(parse(PLAIN), None, CONSTS | {"BN": 80})
     report = verify(checked, corpus.variant("causal")(), seeded=0)

@@ -133,6 +133,7 @@ def test_only_a_large_problem_is_left_out(sizes: tuple[int, int], code: str, rem
     assert is_too_large(check(parse(TEXT)), case, CuirError.of(code, "a fault")) is remaining
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("stage", "index", "name"), [(numbers_stage, 4, "check_case"), (schedules_stage, 2, "check_schedules")])
 @pytest.mark.parametrize(("least", "ok"), [(4_000, True), (1, False)])
 def test_a_slow_machine_refuses_no_right_kernel(

@@ -372,6 +372,7 @@ def an_offset_without_dims() -> Any:
     return None, lambda b, h, q_idx, kv_idx: q_idx + offset >= kv_idx
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(name: str) -> None:
     torch.manual_seed(0)

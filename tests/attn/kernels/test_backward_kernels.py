@@ -131,6 +131,7 @@ def on_an_h200(variant: str, parameters: tuple[tuple[str, Any], ...], dim: int, 
     return has_few_keys(result.settings, ready.data, ready.device_arguments, lengths_of(q, q), torch.device("cuda", 0), spread)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["backward-defaults-h200-2026-11-26", "backward-defaults-again-h200-2026-11-26"])
 def test_what_was_the_fastest_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 3 %, of the forms that were timed on an H200 (dQ apart, or added up with heads as they are or shared out), but for what is named."""

@@ -198,6 +198,7 @@ def test_packed_sequences_by_kernels_of_ampere(forced: Callable[[str], None]) ->
         torch.testing.assert_close(out[a:b].float(), expected, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
 @pytest.mark.parametrize(
     ("page", "tokens", "M", "dim"), [(0, 700, 1, 64), (16, 200, 5, 128), (4, 100, 1, 64), (48, 300, 12, 64), (0, 2500, 1, 64)]
@@ -221,6 +222,7 @@ def test_caches_by_kernels_of_other_cards(arch: str, page: int, tokens: int, M: 
         torch.testing.assert_close(out[b].transpose(0, 1).float(), expected, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("dim", [64, 128, 256])
 def test_settings_of_single_precision_fit_the_card(dim: int, parts: int) -> None:
@@ -232,6 +234,7 @@ def test_settings_of_single_precision_fit_the_card(dim: int, parts: int) -> None
         assert count_shared_bytes(settings.check_program(settings.start)) <= card.shared_bytes
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (12, 0)])
 def test_settings_of_other_kernels_fit_the_card(capability: tuple[int, int], dim: int) -> None:

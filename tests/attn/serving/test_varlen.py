@@ -408,6 +408,7 @@ def test_rows_of_no_sequence_are_zeros_on_a_cpu() -> None:
     assert bool((o[outside] == 0).all()) and bool((lse[:, outside] == -math.inf).all()) and bool(lse[:, 2:7].isfinite().all())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
     ("change", "code"),

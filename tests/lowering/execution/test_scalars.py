@@ -99,6 +99,7 @@ def _python(line: str) -> str:
     return line.replace("store(Y[", "wanted[").replace("], total)", "] = total") if line.startswith("store(") else line
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 @pytest.mark.parametrize(("contract", "noise"), [("off", False), ("fast", True)])
 def test_every_operation(tmp_path: Path, contract: str, noise: bool) -> None:

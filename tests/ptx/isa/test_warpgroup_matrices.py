@@ -110,6 +110,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.nvcc
 @pytest.mark.parametrize("swizzle", SWIZZLES)
 @pytest.mark.parametrize(("kernel", "first", "second", "a_transposed", "b_transposed", "sign"), CASES, ids=[c[0] for c in CASES])

@@ -175,6 +175,7 @@ def test_unwritten_memory_counts_where_results_depend_on_it() -> None:
     assert not report.findings and y.tolist() == [2.0] * 32 + [0.0] * 32
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("way", range(7))
 def test_calls_branches_by_index_local_memory_and_constants(arch: str, way: int) -> None:

@@ -134,6 +134,7 @@ def run_attention(module: LoadedModule, schedule: str) -> tuple[Report, torch.Te
 RUNS = {"gemm": run_gemm, "flash_fwd": run_attention}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("program", RUNS)
 def test_kernels_of_the_corpus_run_as_they_were_lowered(program: str, tmp_path: Path) -> None:
     module = compile_without(program, "", tmp_path)
