@@ -58,7 +58,7 @@ def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(t
     assert code == 1 and "1 failed, 3 passed, 8 left out" in text
     assert (
         "thorough: it is long; `make thorough` runs it" in text
-        and "7 left out: a sweep: a case in 6 runs (--sweep-seed=0)" in text
+        and f"7 left out: a sweep: a case in {SHARE} runs (--sweep-seed=0)" in text
         and "SKIPPED" not in text
     )
     assert "test_it.py::test_costs: 0." in text or "CPU seconds; a test has 0" in text

@@ -41,7 +41,7 @@ def make_schedules(checked: Checked, level: str, seeded: int | None = None) -> l
     return [*unseeded, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
 
 
-PART = 64  # schedules of a problem that run as one task: some seconds
+PART = 64  # schedules of a problem that run as one task
 
 
 def count_parts(checked: Checked, level: str, seeded: int | None) -> int:
