@@ -17,7 +17,7 @@ def find_slice(slots: Array) -> slice | Array:
 
 def list_distinct(numbers: Array) -> list[int]:
     """Return each of the numbers of a list in order; of others some may come again."""
-    return [int(numbers[0]), *numbers[1:][numbers[1:] != numbers[:-1]].tolist()]
+    return [*numbers[:1].tolist(), *numbers[1:][numbers[1:] != numbers[:-1]].tolist()]
 
 
 class PartRegisters(dict[int, Array]):
