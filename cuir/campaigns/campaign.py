@@ -11,7 +11,7 @@ from .tasks import Result, Task
 
 
 class Executor(Protocol):
-    """What runs tasks: processes of this machine, or a cluster."""
+    """Runner of tasks: processes of this machine, or a cluster."""
 
     def describe(self) -> str:
         """Return where tasks run, for people."""

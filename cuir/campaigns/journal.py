@@ -33,7 +33,7 @@ class JournalKind:
 
     @property
     def hint(self) -> str:
-        """What to do about a file of another kind."""
+        """Advice for a file of another kind."""
         return f"name another file with {self.option}, or remove it"
 
 

@@ -1,4 +1,4 @@
-"""Where a command's tasks run, as its options `--on` and `--jobs` say."""
+"""Options `--on` and `--jobs`: the place where tasks of a command run."""
 
 from __future__ import annotations
 

@@ -33,3 +33,15 @@ def without_full_collections() -> Iterator[None]:
 
 
 __all__ = ["without_full_collections"]
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Run a block that makes many objects and hardly a cycle without any collection: each would walk through the process."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -6,19 +6,18 @@ compressed with a checksum; a damaged one counts as missing.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import io
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from ..caching.disk import RESULTS, mark_used, write_whole
 from ..ops import OPERATORS, TABLE, Op
 from .content_digests import describe_package, digest
+from .garbage_collection import without_collections
 
 T = TypeVar("T")
 
@@ -70,23 +69,8 @@ def restore(content: bytes) -> object:
 
     Raises UnpicklingError for what it would not have written, and many other errors for damaged bytes.
     """
-    with _without_collections():
+    with without_collections():
         return _Reader(io.BytesIO(content)).load()
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Keep the garbage collector from running while a tree of live nodes grows.
-
-    It would walk through the process again and again.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Writer(pickle.Pickler):

@@ -139,7 +139,7 @@ class RunLedger:
 
 @dataclass(frozen=True)
 class CheckState:
-    """What a process ran and found for a check; counts: launches, CTAs, instructions, and those of threads."""
+    """Runs and findings of a process for a check; counts: launches, CTAs, instructions, and those of threads."""
 
     findings: dict[object, Diagnostic]
     warnings: dict[object, Diagnostic]

@@ -22,7 +22,7 @@ JOBS_OF_TASK = (1, 4)  # of schedules, whose problems run many times, and of num
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """How the runs of a verification become tasks.
+    """Plan that turns the runs of a verification into tasks.
 
     Attributes:
         make: Returns the task of a phase and the numbers of its jobs.

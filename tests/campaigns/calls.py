@@ -28,7 +28,7 @@ def fail(kind: str) -> Json:
         raise CuirError.of("U101", "no such program", hint="name another one")
 
     class Unknown(Exception):
-        """Of no other process."""
+        """Class that no other process can import."""
 
     raise Unknown("lost")
 

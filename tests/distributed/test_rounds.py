@@ -79,7 +79,7 @@ def test_each_message_is_what_the_other_rank_expects(length: int, ranks: int, si
 
 
 def test_what_needs_no_other_rank_is_computed_first() -> None:
-    """Of a window, most queries of each rank; of causal shards, the first tokens of the rank that has them."""
+    """For a window, most queries of each rank come first; for causal shards, the first tokens of the rank that has them."""
     window = count_pairs(lambda b, h, q, k: (q >= k) & (q - k < 5), Lengths(1, 1, 1, 64, 64), "cpu", block=4)
     even = shard_evenly(64, 2)
     local, away = list_rounds(find_needed_keys(window, even, even, True), even, 1, True).steps

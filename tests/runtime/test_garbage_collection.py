@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cuir.runtime.garbage_collection import without_full_collections
+from cuir.runtime.garbage_collection import without_collections, without_full_collections
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +68,15 @@ def test_thresholds_that_a_block_sets_stay() -> None:
     with without_full_collections():
         gc.set_threshold(70, 7, 7)
     assert gc.get_threshold() == (70, 7, 7)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_collection_runs_inside_and_the_state_is_kept_behind_an_error(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError), without_collections():
+            assert not gc.isenabled()
+            raise ZeroDivisionError
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()

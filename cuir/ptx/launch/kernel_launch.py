@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from ...runtime.garbage_collection import without_collections
 from ...text.diagnostics import CuirError, Diagnostic
 from ...text.source import Source
 from ..machine.findings import Findings
@@ -273,7 +272,7 @@ class KernelRun:
         """Run the CTAs, as many at once as a machine takes."""
         cluster = int(np.prod(launch.cluster))
         step = max(1, MOST_THREADS // (self.width * cluster)) * cluster
-        with np.errstate(all="ignore"), without_garbage_collection():
+        with np.errstate(all="ignore"), without_collections():
             for first in range(0, self.ctas, step):
                 progress(first / self.ctas)
                 Machine(self.program, launch, range(first, min(first + step, self.ctas)), state).run()
@@ -319,18 +318,6 @@ class KernelRun:
         share = len(ran) / max(1, len(self.program.instructions))
         told = tuple(self.findings.diagnostics), tuple(self.findings.warnings)
         return Report(self.name, self.ctas, self.schedule, counts.instructions, counts.lanes, share, *told)
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Let Python look for no cycles: a run makes many objects and hardly a cycle."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def choose_cluster(function: Function, grid: tuple[int, int, int], asked: Extent | None) -> tuple[int, int, int]:
