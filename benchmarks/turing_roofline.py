@@ -34,20 +34,10 @@ KERNELS = (
     ("decode_cache_sm75", "flash_decode", {"D": 128}),
 )
 FLOPS = 2 * 16 * 8 * 8  # of HMMA.1688 by a warp
-PIPES = {
-    0x03C: "tensor",
-    0x108: "special",
-    0x03B: "shared",
-    0x184: "shared",
-    0x188: "shared",
-    0x189: "shared",
-}  # HMMA, MUFU, LDSM, LDS, STS, SHFL
-CYCLES = {
-    "tensor": 8,
-    "special": 8,
-    "shared": 4,
-    "issue": 1,
-}  # of a sub-core, for an instruction of a warp; LDSM.M88.4 of four sub-cores: 4 each
+# HMMA; MUFU; LDSM, LDS, STS; SHFL
+PIPES = {0x03C: "tensor", 0x108: "special", 0x03B: "shared", 0x184: "shared", 0x188: "shared", 0x189: "shuffle"}
+# Cycles of a sub-core for an instruction of a warp. The four share 128 bytes of shared memory a cycle: 16 bytes a lane take each 16 cycles, a shuffle 4.
+CYCLES = {"tensor": {"tensor": 8}, "special": {"special": 8}, "shared": {"shared": 16, "shuffle": 4}, "issue": {"issue": 1}}
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,7 @@ class Turn:
     @property
     def cycles(self) -> dict[str, int]:
         """Cycles that each pipe of a sub-core is busy for."""
-        return {pipe: self.pipes[pipe] * cycles for pipe, cycles in CYCLES.items()}
+        return {pipe: sum(self.pipes[name] * n for name, n in cycles.items()) for pipe, cycles in CYCLES.items()}
 
     def find_bounds(self, multiprocessors: int, gigahertz: float) -> tuple[float, float]:
         """Return TFLOP/s if pipes work at once (the busiest decides), and if products and all else take turns."""
