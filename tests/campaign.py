@@ -17,6 +17,7 @@ from cuir.campaigns.campaign import run_campaign
 from cuir.campaigns.executors import make_executor
 from cuir.campaigns.journal import Journal, JournalKind
 from cuir.campaigns.tasks import Json, TaskError, make_task
+from cuir.cli.process_setup import Interrupted, goes_on_from, report_interruption
 
 ROOT = Path(__file__).parent.parent
 KIND = JournalKind("U122", "tests.campaign", "the options of pytest", "--journal")
@@ -68,7 +69,12 @@ def main(words: Sequence[str] | None = None) -> int:
     executor = make_executor(given.on, given.jobs)
     tell = lambda n, of: print(f"\r{n} of {of} files ({executor.describe()})", end="", file=sys.stderr, flush=True)  # noqa: E731
     failed = 0
-    for path, result in zip(files, run_campaign(tasks, executor, journal, tell), strict=True):
+    try:
+        with goes_on_from(given.journal):
+            results = run_campaign(tasks, executor, journal, tell)
+    except (KeyboardInterrupt, Interrupted) as stop:
+        return report_interruption(stop.continuation if isinstance(stop, Interrupted) else "")
+    for path, result in zip(files, results, strict=True):
         failed += result.error is not None
         print(f"{path}: {result.value if result.error is None else 'FAILED'}")
         if result.error is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests import campaign
 from tests.campaign import find_files, hash_tree, main, run_file
+from tests.campaigns.calls import Shuffled
 
 
 @pytest.fixture
@@ -35,6 +36,14 @@ def test_what_failed_runs_again(tree: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(call) == 0
     head, *rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     assert head == {"options": ["--thorough=all"]} and all("1 passed" in row["value"] for row in rows) and len(rows) == 2
+
+
+def test_an_interruption_tells_how_to_go_on(tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(campaign, "make_executor", lambda on, jobs: Shuffled([1, 0], stop=1))
+    journal = tree / "journal.jsonl"
+    for kept, told in ((["--journal", str(journal)], f"interrupted; the same command goes on from {journal}"), ([], "interrupted\n")):
+        assert main(kept) == 130 and told in capsys.readouterr().err
+    assert len(journal.read_text(encoding="utf-8").splitlines()) == 2
 
 
 def test_another_tree_is_refused(tree: Path) -> None:
