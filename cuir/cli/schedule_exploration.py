@@ -15,15 +15,19 @@ from ..checking.checked import Checked, Const
 from ..checking.const_defaults import consts_as_json, describe_consts
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic
+from ..text.phrases import ProgressMessage
 from .command_inputs import agreeing, read_consts, read_program_consts
 from .live_view import ProgressLine
 from .output import exit_code, print_errors, print_json, stdout
+from .process_setup import goes_on_from
+from .task_places import TaskWords, use_executor
 
 if TYPE_CHECKING:
     from ..arguments.binding import Argument
     from ..explore import Exploration, Written
     from ..spec.function_specification import AnySpecification
     from ..syntax.nodes import Program
+    from .gpu_stage import Verified
     from .kernel_run import Number
 
 
@@ -31,13 +35,14 @@ if TYPE_CHECKING:
 class ExplorationOptions:
     """Options of an exploration: its time limit, the file for a failing schedule, the form of output.
 
-    page: the file of --html.
+    page: the file of --html. tasks: options for tasks.
     """
 
     seconds: float
     out: Path | None
     as_json: bool
     page: Path | None = None
+    tasks: TaskWords = TaskWords()
 
 
 @dataclass(frozen=True)
@@ -74,30 +79,38 @@ class LaunchWords:
     data_seed: int
 
 
-def explore_variant(
-    title: str, program: Program, checked: Checked, spec: AnySpecification, launches: SmallLaunches, options: ExplorationOptions
-) -> int:
+def explore_variant(title: str, verified: Verified, launches: SmallLaunches, options: ExplorationOptions) -> int:
     """Run `cuir verify ... --exhaustive`; return the exit code."""
     from ..bridging import Step
     from ..verification.exhaustive import Explored, check_exhaustively
     from ..verification.spec_dispatch import prepare_launch, require_judgeable
     from .job_views import Steps
 
+    program, checked, spec = verified.program, verified.checked, verified.specification
     require_judgeable(checked, spec)
-    as_json = options.as_json
+    as_json, words = options.as_json, options.tasks
     step, explorations = Step("explore"), list[Explored]()
     diagnostics: Sequence[Diagnostic] = ()
-    with Steps(title, quiet=as_json) as steps:
+    with goes_on_from(words.journal), Steps(title, quiet=as_json) as steps, use_executor(words.on, words.jobs, steps) as executor:
 
         def tell(detail: str) -> None:
             step.detail = detail
             steps(step)
 
+        def count(done: int, of: int) -> None:
+            tell(ProgressMessage(f"{done} of {of} launches", done / of))
+
         tell("")
         try:
-            explorations = check_exhaustively(
-                program, checked, spec, launches.tiles, launches.blocks, seconds=options.seconds, progress=tell
-            )
+            if words.wanted:
+                from .verification_tasks import ExplorationWords, explore_in_tasks
+
+                extent = ExplorationWords(launches.tiles, launches.blocks, options.seconds)
+                explorations = explore_in_tasks(verified, extent, executor, words.journal, count)
+            else:
+                explorations = check_exhaustively(
+                    program, checked, spec, launches.tiles, launches.blocks, seconds=options.seconds, progress=tell
+                )
             diagnostics = explorations[-1].result.diagnostics
         except CuirError as error:
             if exit_code(error.diagnostics) == 2:  # --tiles, --blocks

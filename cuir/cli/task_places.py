@@ -1,15 +1,37 @@
-"""Options `--on` and `--jobs`: the place where tasks of a command run."""
+"""Options `--on`, `--jobs` and `--journal`: where tasks of a command run, and the file of their results."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from ..campaigns.campaign import Executor
 from ..campaigns.executors import make_executor
 from ..campaigns.ray_executor import RayExecutor
 from .live_view import LiveView
+
+
+@dataclass(frozen=True)
+class TaskWords:
+    """Options of the command line for tasks.
+
+    Attributes:
+        on: Place.
+        jobs: Processes of this machine; None for one a core.
+        journal: File of results.
+    """
+
+    on: str = "local"
+    jobs: int | None = 1
+    journal: Path | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any option asks for tasks."""
+        return self.on != "local" or self.jobs != 1 or self.journal is not None
 
 
 @contextmanager
@@ -27,4 +49,4 @@ def use_executor(on: str, jobs: int | None, view: LiveView) -> Iterator[Executor
         yield executor
 
 
-__all__ = ["use_executor"]
+__all__ = ["TaskWords", "use_executor"]

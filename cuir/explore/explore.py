@@ -130,8 +130,7 @@ def explore(
                 report.verdict = "faulty"
                 _describe(report, checked, arguments, find_shortest(result.faulty, SHORTEN), result.faulty.skeleton, late)
             elif not result.complete:
-                report.verdict, hint = "unknown", "explore a smaller launch, or give it a larger budget"
-                report.diagnostics = (Diagnostic("V203", report.summary(), checked.origin.span, (), hint),)
+                _leave_undecided(report, checked)
             if report.verdict != "clean":
                 report.seconds = time.perf_counter() - begin
                 return report
@@ -144,6 +143,19 @@ def explore(
         )
     report.seconds = time.perf_counter() - begin
     return report
+
+
+def read_exploration(data: Mapping[str, Any], checked: Checked) -> Exploration:
+    """Return an exploration that found no fault, from what `as_json` gave."""
+    report = Exploration(**{**data, "schedule": None})
+    if report.verdict == "unknown":
+        _leave_undecided(report, checked)
+    return report
+
+
+def _leave_undecided(report: Exploration, checked: Checked) -> None:
+    report.verdict, hint = "unknown", "explore a smaller launch, or give it a larger budget"
+    report.diagnostics = (Diagnostic("V203", report.summary(), checked.origin.span, (), hint),)
 
 
 def _report_progress(progress: Callable[[str], None], location: str, report: Exploration, counts: Counts) -> None:

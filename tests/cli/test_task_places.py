@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cuir.campaigns.local_executor import LocalExecutor
 from cuir.campaigns.ray_executor import RayExecutor
 from cuir.cli.live_view import LiveView
-from cuir.cli.task_places import use_executor
+from cuir.cli.task_places import TaskWords, use_executor
 
 
 class Log(LiveView):
@@ -28,6 +29,11 @@ def test_processes_are_one_a_core_unless_counted() -> None:
     for jobs, expected in ((None, os.cpu_count() or 1), (3, 3)):
         with use_executor("local", jobs, log := Log()) as executor:
             assert executor == LocalExecutor(expected) and not log.lines
+
+
+def test_any_option_asks_for_tasks() -> None:
+    asked = [TaskWords("ray"), TaskWords(jobs=2), TaskWords(jobs=None), TaskWords(journal=Path("a"))]
+    assert not TaskWords().wanted and all(words.wanted for words in asked)
 
 
 def test_a_cluster_is_joined_and_left(monkeypatch: pytest.MonkeyPatch) -> None:

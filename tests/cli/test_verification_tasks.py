@@ -41,6 +41,22 @@ def test_tasks_give_the_report_of_one_process(cuir: Callable, tmp_path: Path) ->
     assert other.code == 2 and other.json["diagnostics"][0]["code"] == "U122" and "--journal" in other.json["diagnostics"][0]["hint"]
 
 
+@pytest.mark.parametrize("wait", ["mma_wait(acc)", ""], ids=["right", "faulty"])
+def test_explored_launches_are_those_of_one_process(cuir: Callable, tmp_path: Path, wait: str) -> None:
+    """Also when the command resumes; a fault ends the list, and is found again by the driver with its schedule."""
+    program, path, schedules = tmp_path / "gemm.cuir", tmp_path / "journal.jsonl", [tmp_path / "a.json", tmp_path / "b.json"]
+    program.write_text(corpus.programs()["gemm"].read_text(encoding="utf-8").replace("mma_wait(acc)", wait), encoding="utf-8")
+    call = ("verify", program, "--against", COMPUTES["gemm"]["gemm"].specification, "-c", "BM=64,BN=64", "--exhaustive", "--json")
+    plain, kept = (cuir(*call, "--out", s, *more) for s, more in zip(schedules, ((), ("--journal", path))))
+    expected = {**strip_seconds(plain.json), "written": None}
+    assert plain.code == kept.code == (0 if wait else 1) and {**strip_seconds(kept.json), "written": None} == expected
+    assert wait or schedules[0].read_bytes() == schedules[1].read_bytes()
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], *lines[3:]]), encoding="utf-8")
+    assert {**strip_seconds(cuir(*call, "--journal", path).json), "written": None} == expected
+    assert [json.loads(n)["id"] for n in path.read_text(encoding="utf-8").splitlines()[1:]] == [json.loads(n)["id"] for n in lines[1:]]
+
+
 @pytest.mark.thorough
 def test_a_fault_is_told_as_by_one_process(cuir: Callable, tmp_path: Path) -> None:
     path = tmp_path / "gemm.cuir"

@@ -162,7 +162,7 @@ def verify(
     from ..job_views import Steps, print_verification
     from ..one_problem import add_commands, run_problem
     from ..process_setup import goes_on_from
-    from ..task_places import use_executor
+    from ..task_places import TaskWords, use_executor
 
     configure_process()
     only_with(context, "exhaustive", "tiles", "blocks", "seconds", "out")
@@ -173,7 +173,8 @@ def verify(
         ("exhaustive", "explores every schedule"),
         ("replay", "runs the schedule of the file"),
     ):
-        not_beside(context, job, why, "schedules", "level", "quick", "ptx", "jobs", "on", "journal")
+        places = () if job == "exhaustive" else ("jobs", "on", "journal")
+        not_beside(context, job, why, "schedules", "level", "quick", "ptx", *places)
     not_beside(context, "problem", "prints its rows", "page")
     for written in filter(None, (out, page, journal)):
         check_output_path(written, [target])
@@ -202,21 +203,19 @@ def verify(
     title = f"{target} against {specification.name}{parenthesise_consts(select_main_consts(pick_kernel(program, kernel), consts))}"
     if replay is not None or exhaustive:
         from ...attn.verification.problems import is_attention
-        from ...checking.checker import check
         from ..schedule_exploration import ExplorationOptions, SmallLaunches, explore_variant, replay_variant
 
         if replay is not None:
             named = {*read_consts(const or ()), *(["D"] if head_dim is not None else [])}
             named |= {n for n, value in consts.items() if dtype is not None and isinstance(value, DType)}
             return replay_variant(program, kernel, specification, {n: consts[n] for n in named}, replay, as_json, page)
-        checked = check(program, kernel, consts)
+        checked = verified.checked
         if not is_attention(checked.origin):
             for option in list_given_options(context, "tiles", "blocks"):
                 message = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
                 raise CuirError.of("U100", message, hint=f"leave out {option}: its launches go round every ring twice")
-        return explore_variant(
-            title, program, checked, specification, SmallLaunches(tiles, blocks), ExplorationOptions(seconds, out, as_json, page)
-        )
+        tasks = TaskWords(on, jobs, journal)
+        return explore_variant(title, verified, SmallLaunches(tiles, blocks), ExplorationOptions(seconds, out, as_json, page, tasks))
     step = Step("verify")
     with goes_on_from(journal), Steps(title, quiet=as_json) as steps, use_executor(on, jobs, steps) as executor:
 
@@ -226,7 +225,7 @@ def verify(
 
         tell("")
         plan = None
-        if on != "local" or jobs > 1 or journal is not None:
+        if TaskWords(on, jobs, journal).wanted:
             from ..verification_tasks import make_plan
 
             plan = make_plan(
