@@ -83,7 +83,7 @@ from cuir.explore import explore
 from cuir.interp.ops import gaps as interpreter_gaps
 from cuir.lowering import Lowering
 from cuir.lowering.targets import gaps as lowering_gaps
-from cuir.lowering.validate import ctas_for, random_arguments
+from cuir.lowering.validate import TensorRuns, ctas_for, random_arguments
 from cuir.mutation import mutants
 
 programs = json.load(open("programs.json"))
@@ -102,7 +102,7 @@ said["verified"] = cuir.verify(program, cuir.FunctionSpecification("same", lambd
 said["mutants"] = [m.description for m in mutants(program, "swap") if "meet" in m.description or "there" in m.description]
 checked = cuir.check(program)
 arguments = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 130})
-said["passes"] = all(s.outcome is None or s.outcome.ok for s in Lowering(checked, ()).stages(arguments, ctas_for(checked)))
+said["passes"] = all(s.outcome is None or s.outcome.ok for s in Lowering(checked, ()).stages(TensorRuns(arguments, ctas_for(checked))))
 said["cuda"] = [line.strip() for line in cuir.lower(checked).source.splitlines() if "cuir::bar_sync(" in line]
 print(json.dumps(said))
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -67,17 +67,60 @@ class Outcome:
         return f"{self.name}: {self.error or '; '.join(lines)}"
 
 
-class Judge:
+R = TypeVar("R")  # what a run gives to compare
+Differences = Mapping[str, tuple[float, float]]  # share of the elements, and the largest difference, by name
+
+
+class EvaluationError(Exception):
+    """Error of a run in another process, by its class and message there."""
+
+
+class Runs(Protocol[R]):
+    """What runs the IR of a kernel, and compares two runs."""
+
+    def run(self, kernel: ops.Kernel, follows_lanes: bool) -> R:
+        """Return the result of a run; any exception is a verdict on the IR."""
+
+    def compare(self, after: R, before: R) -> tuple[Differences, bool]:
+        """Return what differs, and whether all of it may be roundings."""
+
+
+class TensorRuns:
+    """Runs of the IR in this process.
+
+    Attributes:
+        arguments: Inputs, which stay as they are.
+        ctas: Number of CTAs (or clusters).
+    """
+
+    def __init__(self, arguments: Mapping[str, Argument], ctas: int = 1):
+        self.arguments, self.ctas = arguments, ctas
+
+    def run(self, kernel: ops.Kernel, follows_lanes: bool) -> dict[str, torch.Tensor]:
+        """Run the kernel on copies of the arguments and return the tensors that it writes."""
+        values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in self.arguments.items()}
+        single = [role.symbol.data for role in kernel.roles if runs_on_one_lane(role)] if follows_lanes else None
+        evaluate(kernel, values, ctas=self.ctas, single_lane_roles=single)
+        written = [d.symbol.data for d in kernel.body.block.ops if isinstance(d, ops.Tensor) and d.written is not None]
+        return {n: x for n in written if isinstance(x := values[n], torch.Tensor)}
+
+    def compare(self, after: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> tuple[Differences, bool]:
+        """Return what differs, and whether all of it is within the tolerance."""
+        changed = {n: difference for n, x in after.items() if (difference := _compare(x, before[n], False)) is not None}
+        return changed, all(_compare(after[n], before[n], True) is None for n in changed)
+
+
+class Judge(Generic[R]):
     """Check of passes: runs a kernel after each, and compares the results with those before it."""
 
-    def __init__(self, kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int = 1):
+    def __init__(self, kernel: ops.Kernel, runs: Runs[R]):
         """Run the kernel before any pass.
 
         Raises: Fault if the kernel cannot be run.
         """
-        self.kernel, self.arguments, self.ctas = kernel, arguments, ctas
+        self.kernel, self.runs = kernel, runs
         self.follows_lanes = False
-        self.before = self._run()
+        self.before = runs.run(kernel, False)
         self.seconds = 0.0  # time of the last pass
 
     def judge(self, entry: Any) -> Outcome:
@@ -96,28 +139,21 @@ class Judge:
             self.seconds = time.perf_counter() - start
             self.kernel.verify()
             self.follows_lanes |= getattr(entry, "SYNCHRONISES", False)
-            after = self._run()
+            after = self.runs.run(self.kernel, self.follows_lanes)
         except CuirError:
             raise
+        except EvaluationError as error:
+            return Outcome(name, {}, error=str(error))
         except Exception as error:  # any exception of a pass or its IR is the verdict on the pass
             return Outcome(name, {}, error=f"{type(error).__name__}: {error}")
         before, self.before = self.before, after
-        changed = {n: difference for n, x in after.items() if (difference := _compare(x, before[n], False)) is not None}
-        within = getattr(entry, "ROUNDING", False) and all(_compare(after[n], before[n], True) is None for n in changed)
-        return Outcome(name, changed, bool(changed) and within)
+        changed, within = self.runs.compare(after, before)
+        return Outcome(name, changed, bool(changed) and within and getattr(entry, "ROUNDING", False))
 
     def judge_lanes(self) -> Outcome:
         """Run the kernel with its lanes in any order, though no pass has inserted synchronisation."""
         self.follows_lanes = True
         return self.judge(run_lanes)
-
-    def _run(self) -> dict[str, torch.Tensor]:
-        """Run the kernel on copies of the arguments and return the tensors that it writes."""
-        values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in self.arguments.items()}
-        single = [role.symbol.data for role in self.kernel.roles if runs_on_one_lane(role)] if self.follows_lanes else None
-        evaluate(self.kernel, values, ctas=self.ctas, single_lane_roles=single)
-        written = [d.symbol.data for d in self.kernel.body.block.ops if isinstance(d, ops.Tensor) and d.written is not None]
-        return {n: x for n in written if isinstance(x := values[n], torch.Tensor)}
 
 
 def run_lanes(kernel: ops.Kernel) -> None:
@@ -131,7 +167,7 @@ def validate(kernel: ops.Kernel, passes: Sequence[Any], arguments: Mapping[str, 
     lanes access memory in no certain order. `passes` are modules, functions, or entries of the
     pipeline.
     """
-    judge = Judge(kernel, arguments, ctas)
+    judge = Judge(kernel, TensorRuns(arguments, ctas))
     return next((outcome for p in passes if not (outcome := judge.judge(p)).ok), None)
 
 
@@ -236,20 +272,17 @@ class Lowering:
         self.kernel.verify()
         self.seconds = time.perf_counter() - start
 
-    def stages(self, arguments: Mapping[str, Argument] | None = None, ctas: int = 1) -> Iterator[Stage]:
+    def stages(self, runs: Runs[Any] | None = None) -> Iterator[Stage]:
         """Run the passes and yield each after it ran, the building of the IR first.
 
         Ends after a pass whose IR cannot be run.
 
         Args:
-            arguments: Run the IR on these before and after each pass.
-            ctas: The number of CTAs (or clusters) for that.
+            runs: Runs the IR before and after each pass.
 
         Raises: Fault if the IR cannot be run before any pass.
         """
-        judge = None
-        if arguments is not None:
-            judge = Judge(self.kernel, arguments, ctas)
+        judge = Judge(self.kernel, runs) if runs is not None else None
         text, count = self._show(0, BUILD), count_operations(self.kernel)
         yield Stage(0, BUILD, "the IR as the checked kernel gives it", 0, count, self.seconds, text)
         for number, p in select_passes(self.without):

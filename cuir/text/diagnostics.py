@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .source import Span, caret
+from .source import Source, Span, caret
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,31 @@ class Diagnostic:
             "notes": [{"message": n.message, "span": span_json(n.span)} for n in self.notes],
             "hint": self.hint,
         }
+
+
+def write_diagnostic(d: Diagnostic) -> dict[str, Any]:
+    """Return a diagnostic as JSON from which `read_diagnostic` makes one that is shown alike, without its files."""
+    notes = [[n.message, _write_span(n.span)] for n in d.notes]
+    return {"code": d.code, "message": d.message, "span": _write_span(d.span), "notes": notes, "hint": d.hint, "severity": d.severity}
+
+
+def read_diagnostic(data: Mapping[str, Any]) -> Diagnostic:
+    """Return the diagnostic that `write_diagnostic` wrote; its sources hold the lines that are shown."""
+    notes = tuple(Note(message, _read_span(span)) for message, span in data["notes"])
+    return Diagnostic(data["code"], data["message"], _read_span(data["span"]), notes, data["hint"], data["severity"])
+
+
+def _write_span(span: Span | None) -> list[Any] | None:
+    if span is None:
+        return None
+    return [span.source.name, span.source.line(span.line), span.line, span.column, span.end_line, span.end_column, _write_span(span.via)]
+
+
+def _read_span(data: Sequence[Any] | None) -> Span | None:
+    if data is None:
+        return None
+    name, text, line, column, end_line, end_column, via = data
+    return Span(Source(name, text, line), line, column, end_line, end_column, _read_span(via))
 
 
 def _render_chain(span: Span) -> list[str]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
+from ..campaigns.tasks import Json
 from ..ptx import machine as machine  # registers what instructions do
 from ..ptx.launch.kernel_launch import KernelCall, KernelRun, LoadedModule
 from ..ptx.launch.kernel_parameters import KernelParameter, list_parameters
 from ..ptx.launch.structs import list_inner_tensors
 from ..ptx.launch.unrun_lines import UnrunLines, list_unrun_lines
 from ..ptx.machine.program import Program
-from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.diagnostics import CuirError, Diagnostic, Note, read_diagnostic, write_diagnostic
 from ..text.phrases import ProgressMessage
 from ..text.source import function_span
 from .cuda_numbers import ComparedOutput, OutputJudge, Value, collect_places, collect_tensors, copy_values
@@ -115,10 +117,8 @@ class RunLedger:
         """Enter findings that were not entered before."""
         for d in diagnostics:
             told = tuple(Note(f"replay: {self.replay.format(schedule)}") if n.message.startswith("replay:") else n for n in d.notes)
-            places = frozenset(str(s) for s in (d.span, *(n.span for n in d.notes)) if s is not None)
-            subject = d.message.partition("[")[0] if d.code == "V301" or d.span is None else ""
             kept = self.findings if d.severity == "error" else self.warnings
-            kept.setdefault((d.code, places, subject), replace(d, notes=told))
+            kept.setdefault(_make_finding_key(d), replace(d, notes=told))
 
     def make_report(self, schedules: Sequence[str], compared: Sequence[ComparedOutput] = (), varying: Sequence[str] = ()) -> CudaReport:
         """Make the report of what ran."""
@@ -148,6 +148,50 @@ class CheckState:
     schedules: tuple[str, ...]
     compared: tuple[ComparedOutput, ...]
     bits: dict[str, str]
+
+
+def _make_finding_key(d: Diagnostic) -> object:
+    """Return what findings that are the same have in common."""
+    places = frozenset(str(s) for s in (d.span, *(n.span for n in d.notes)) if s is not None)
+    return d.code, places, d.message.partition("[")[0] if d.code == "V301" or d.span is None else ""
+
+
+def write_check_state(state: CheckState) -> Json:
+    """Return the state as JSON; the instructions that ran as ranges."""
+    return {
+        "findings": [write_diagnostic(d) for d in state.findings.values()],
+        "warnings": [write_diagnostic(d) for d in state.warnings.values()],
+        "ran": {name: _write_ranges(ran) for name, ran in state.ran.items()},
+        "counts": state.counts,
+        "schedules": state.schedules,
+        "compared": [asdict(c) for c in state.compared],
+        "bits": state.bits,
+    }
+
+
+def read_check_state(data: Any) -> CheckState:
+    """Return a state that `write_check_state` wrote."""
+    findings, warnings = ([read_diagnostic(d) for d in data[name]] for name in ("findings", "warnings"))
+    return CheckState(
+        {_make_finding_key(d): d for d in findings},
+        {_make_finding_key(d): d for d in warnings},
+        {name: {i for first, last in ran for i in range(first, last)} for name, ran in data["ran"].items()},
+        tuple(data["counts"]),
+        tuple(data["schedules"]),
+        tuple(ComparedOutput(**c) for c in data["compared"]),
+        data["bits"],
+    )
+
+
+def _write_ranges(numbers: set[int]) -> list[list[int]]:
+    """Return numbers as half-open ranges."""
+    ranges: list[list[int]] = []
+    for n in sorted(numbers):
+        if ranges and ranges[-1][1] == n:
+            ranges[-1][1] = n + 1
+        else:
+            ranges.append([n, n + 1])
+    return ranges
 
 
 @dataclass(frozen=True)
@@ -257,6 +301,7 @@ class CudaCheck:
 
     def _run_schedule(self, schedule: str, tell: Callable[[str, float], None]) -> None:
         """Run all launches under one schedule, in order, and judge what they wrote."""
+        self.module.reset()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             calls = collect_calls(self.launch(), self.launch)

@@ -11,13 +11,14 @@ import typer
 from ...text.diagnostics import CuirError
 from ..completion import complete_cuda_or_ptx, complete_python
 from ..live_view import ProgressLine
-from ..options import COMPILING, CudaArch, IncludeFolders, Json, Macros, not_beside, only_with
+from ..options import COMPILING, TASKS, CudaArch, IncludeFolders, Json, KeptTasks, Macros, On, not_beside, only_with
 from ..output import exit_code, make_styled_text, print_errors, print_json, stderr, stdout
 from ..process_setup import Interrupted, configure_process
 
 if TYPE_CHECKING:
     from ...ptx.launch.kernel_launch import LoadedModule
     from ...verification.cuda_runs import CudaReport
+    from ..cuda_tasks import CudaCheckWords
 
 
 def cuda_check(
@@ -63,7 +64,9 @@ def cuda_check(
         str | None,
         typer.Option("--schedule", metavar="NAME", help="run this one alone: together, first, last or random:SEED", show_default=False),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="schedules at a time, each in a process")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="with --on local: processes", rich_help_panel=TASKS)] = 1,
+    on: On = "local",
+    journal: KeptTasks = None,
     arch: CudaArch = None,
     include: IncludeFolders = None,
     define: Macros = None,
@@ -88,40 +91,48 @@ def cuda_check(
         cuir cuda check mine.cu --launch mine.py --against mine.py --schedules 50
         cuir cuda check mine.cu > mine.py
     """
-    from ..command_inputs import read_defines
-    from ..launch_files import REFERENCE, load_function, load_launch
+    from ...ops.limits import list_architectures
+    from ..command_inputs import check_output_path, read_defines
 
     configure_process()
-    only_with(context, "launch", "against", "schedules", "schedule", "jobs")
-    not_beside(context, "schedule", "runs one alone", "schedules", "jobs")
+    only_with(context, "launch", "against", "schedules", "schedule", "jobs", "on", "journal")
+    not_beside(context, "schedule", "runs one alone", "schedules", "jobs", "on", "journal")
     only_with(context, "against", "tolerance")
-    module = _load(source, arch, tuple(include or ()), read_defines(define or ()), instantiate)
+    if journal is not None:
+        check_output_path(journal, [source])
+    _require_source(source)
+    from ...verification.cuda_runs import list_schedules
+    from ..cuda_tasks import CudaCheckWords, run_in_tasks
+    from ..process_setup import goes_on_from
+    from ..task_places import TaskWords, use_executor
+
+    folders, defines = [str(i) for i in include or ()], read_defines(define or ())
+    chosen = arch or list_architectures("wgmma")[0]
+    words = CudaCheckWords(source, launch or "", against, tolerance, kernel, chosen, folders, defines, instantiate)
+    module = _load(words)
     if launch is None:
         return _print_template(module, source, kernel, as_json)
-    from ...verification.cuda_numbers import OutputJudge
-    from ...verification.cuda_runs import CudaCheck, list_schedules
-
-    judge = OutputJudge(load_function(against, REFERENCE, "the function"), tolerance) if against is not None else None
-    replay = f"cuir cuda check {source} --launch {launch} --schedule {{}}"
-    check = CudaCheck(module, load_launch(launch), judge, kernel, replay)
-    step = None
+    check, tried = words.make_check(module), (schedule,) if schedule is not None else list_schedules(schedules)
+    stopped = None
     try:
-        with ProgressLine(f"{source} in the machine for PTX", quiet=as_json) as line:
-            check.run((schedule,) if schedule is not None else list_schedules(schedules), line.update, jobs)
+        title = f"{source} in the machine for PTX"
+        with goes_on_from(journal), ProgressLine(title, quiet=as_json) as line, use_executor(on, jobs, line) as executor:
+            if TaskWords(on, 1, journal).wanted:
+                run_in_tasks(check, words, tried, executor, journal, lambda n, of: line.update(f"{n} of {of} schedules", n / of))
+            else:
+                check.run(tried, line.update, jobs)
     except Interrupted as stop:
-        step = stop.step
+        stopped = stop
     report = check.make_report()
-    print_report(report, Path(source), as_json, step)
-    if step is not None:
-        raise Interrupted(step=step, told=True)
+    step, more = (stopped.step, {"goes_on": stopped.continuation or None}) if stopped is not None else (None, {})
+    print_report(report, Path(source), as_json, step, more)
+    if stopped is not None:
+        raise Interrupted(stopped.continuation, stopped.step, told=True)
     return 0 if report.ok else exit_code(report.findings)
 
 
-def _load(source: str, arch: str | None, include: tuple[Path, ...], defines: dict[str, str], instantiate: str) -> LoadedModule:
-    """Load the kernels of a file. Raises CuirError U100, U201, U202, and as `cuir.cuda.load`."""
-    from ...ops.limits import list_architectures
-    from ...ptx.launch import load
-
+def _require_source(source: str) -> None:
+    """Require a file of CUDA or PTX. Raises CuirError U100, U201, U202."""
     path = Path(source)
     if path.is_dir():
         raise CuirError.of("U202", f"{path} is a folder", hint="name a .cu or .ptx file in it")
@@ -129,8 +140,13 @@ def _load(source: str, arch: str | None, include: tuple[Path, ...], defines: dic
         raise CuirError.of("U201", f"no file `{path}`", hint="the path is relative to the current folder")
     if path.suffix == ".cuir":
         raise CuirError.of("U100", f"`{path}` is no CUDA", hint=f"cuir verify {path} --ptx")
+
+
+def _load(words: CudaCheckWords) -> LoadedModule:
+    """Load the kernels of a file. Raises CuirError U202, U203, and as `cuir.cuda.load`."""
+    path = Path(words.source)
     try:
-        return load(path, arch or list_architectures("wgmma")[0], include, defines, instantiate=instantiate)
+        return words.load()
     except OSError as error:
         raise CuirError.of("U202", f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -13,12 +13,13 @@ import typer
 from ...text.diagnostics import CuirError
 from ..completion import IR, complete_lowered
 from ..live_view import ProgressLine
-from ..options import Consts, Json, KernelName, list_given_options, not_beside, only_with
+from ..options import TASKS, Consts, Json, KeptTasks, KernelName, On, list_given_options, not_beside, only_with
 from ..output import print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from ...checking.checked import Checked
     from ...lowering import Cuda, Stage
+    from ...lowering.validate import Runs, TensorRuns
     from ...runtime.launch_description import LaunchDescription
 
 Number = int | float | bool
@@ -81,6 +82,9 @@ def lower(
             rich_help_panel=PASSES,
         ),
     ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="with --on local: processes", rich_help_panel=TASKS)] = 1,
+    on: On = "local",
+    journal: KeptTasks = None,
     without: Annotated[
         list[str] | None,
         typer.Option("--without", metavar="PASS", help="leave out a pass; several allowed", show_default=False, rich_help_panel=PASSES),
@@ -106,8 +110,10 @@ def lower(
     from ...runtime.launchable import describe_spills
     from ...runtime.nvcc import compile_cuda
     from ..command_inputs import check_output_path, read_numbers, read_program, read_program_consts
+    from ..process_setup import goes_on_from
+    from ..task_places import TaskWords, use_executor
 
-    only_with(context, "validate", "seed", "dim")
+    only_with(context, "validate", "seed", "dim", "jobs", "on", "journal")
     only_with(context, "passes", "markdown")
     not_beside(
         context, "passes", "lists the passes of any program", "file", "kernel", "const", "out", "cubin", "stages", "validate", "without"
@@ -120,7 +126,7 @@ def lower(
     if file is None:
         raise CuirError.of("U100", "missing argument FILE", hint="`cuir lower --help` lists what it takes")
     left_out = _optional(without or ())
-    for path in filter(None, (out, cubin)):
+    for path in filter(None, (out, cubin, journal)):
         check_output_path(path, [file])
     if Path(file).suffix == IR:
         for option in list_given_options(context, "kernel", "const", "cubin", "launch", "explain", "stages", "validate"):
@@ -135,9 +141,20 @@ def lower(
     stages_run: list[Stage] = []
     error: CuirError | None = None
     if with_stages:
-        arguments, ctas = _arguments(checked, seed, read_numbers(dim or (), "-d")) if validate else (None, 1)
-        with ProgressLine(f"{checked.name}: the IR before and behind each pass", quiet=as_json or not validate) as view:
-            stages_run, error, cuda = _stages(checked, left_out, stages, arguments, ctas, view)
+        lengths = _read_lengths(checked, read_numbers(dim or (), "-d"))
+        title = f"{checked.name}: the IR before and behind each pass"
+        with goes_on_from(journal), ProgressLine(title, quiet=as_json or not validate) as view, use_executor(on, jobs, view) as executor:
+            runs: Runs[Any] | None = None
+            if validate and TaskWords(on, jobs, journal).wanted:
+                from ..validation_tasks import validate_in_tasks
+
+                def tell(n: int, of: int) -> None:
+                    view.update(f"{n} of {of} tasks", n / of)
+
+                runs = validate_in_tasks(checked, program, left_out, (seed, lengths), executor, journal, tell)
+            elif validate:
+                runs = _make_runs(checked, seed, lengths)
+            stages_run, error, cuda = _stages(checked, left_out, stages, runs, view)
     else:
         cuda = run_lower(checked, left_out)
     compiled = compile_cuda(cuda) if cubin is not None and cuda is not None else None
@@ -289,17 +306,10 @@ def _list_passes(markdown: bool, as_json: bool) -> int:
 
 
 # ---- stages
-def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple[dict[str, Any], int]:
-    """Return random arguments, and how many CTAs share the work.
-
-    Raises CuirError U113 for invalid lengths.
-    """
-    import torch
-
-    from ...lowering.validate import ctas_for, random_arguments
+def _read_lengths(checked: Checked, dims: Mapping[str, Number]) -> dict[str, int]:
+    """Return the lengths that the command line gives. Raises CuirError U113 for invalid ones."""
     from ..command_inputs import suggestion
 
-    torch.set_num_threads(1)
     lengths: dict[str, int] = {}
     for name, length in dims.items():
         if name not in checked.dims:
@@ -307,20 +317,29 @@ def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
             raise CuirError.of("U113", f"the length of {name} is a positive integer, found {length}", hint=f"for example -d {name}=100")
         lengths[name] = length
-    return random_arguments(checked, torch.Generator().manual_seed(seed), lengths), ctas_for(checked)
+    return lengths
+
+
+def _make_runs(checked: Checked, seed: int, lengths: Mapping[str, int]) -> TensorRuns:
+    """Return runs of the IR on random arguments."""
+    import torch
+
+    from ...lowering.validate import TensorRuns, ctas_for, random_arguments
+
+    torch.set_num_threads(1)
+    return TensorRuns(random_arguments(checked, torch.Generator().manual_seed(seed), lengths), ctas_for(checked))
 
 
 def _stages(
     checked: Checked,
     without: Collection[str],
     folder: Path | None,
-    arguments: Mapping[str, Any] | None,
-    ctas: int,
+    runs: Runs[Any] | None,
     view: ProgressLine,
 ) -> tuple[list[Stage], CuirError | None, Cuda | None]:
     """Run the passes, and write the IR behind each into the folder, if there is one.
 
-    Returns the stages with the error that names the first pass to blame for other results on `arguments`, or with the
+    Returns the stages with the error that names the first pass to blame for other results of `runs`, or with the
     kernel's CUDA.
     """
     from ...lowering import Lowering
@@ -334,7 +353,7 @@ def _stages(
     stages: list[Stage] = []
     number_of_passes = len(list(select_passes(without)))
     try:
-        for stage in lowering.stages(arguments, ctas):
+        for stage in lowering.stages(runs):
             stages.append(stage)
             view.update(f"behind {stage.name}, {len(stages) - 1} of {number_of_passes} passes", (len(stages) - 1) / number_of_passes)
             if folder is not None and stage.text is not None:

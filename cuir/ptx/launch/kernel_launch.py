@@ -77,8 +77,12 @@ class LoadedModule:
         self.module, self.path = module, path
         in_global, in_const = make_symbols(list(module.variables.values()))
         self.symbols = in_global | in_const
-        self.state = make_state(module, self.symbols)
         self.programs: dict[str, Program] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Give the variables in global memory the values that they have before the first launch."""
+        self.state = make_state(self.module, self.symbols)
 
     @property
     def names(self) -> list[str]:

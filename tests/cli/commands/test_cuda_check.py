@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from cuir.ptx.machine.lane_machine import Machine
 from cuir.text.diagnostics import CuirError
+from tests.campaigns.calls import Shuffled
 from tests.cli.conftest import CapturedOutput
 
 SOURCE = r"""
@@ -124,6 +126,42 @@ def test_launches_in_a_row_share_tensors_and_an_order_of_atomics_shows_in_bits(c
     assert data["ok"] and data["launches"] == 12 and len(data["schedules"]) == 6 and data["varying"] == ["sum"]
     assert [row["name"] for row in data["numbers"]] == ["y", "sum"] and all(r["error"] <= r["allowed"] for r in data["numbers"])
     assert data["not_run"][0]["lines"] == [[6, 6]]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("words", [("l.py:reverse",), ("l.py:both", "--against", "l.py:sums")], ids=["faulty", "varying"])
+def test_tasks_find_what_one_process_finds(check: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Also when the command resumes: findings with their lines, what ran, numbers, and bits."""
+    call, path = ("k.cu", "--schedules", "5", "--launch", *words), tmp_path / "journal.jsonl"
+    plain, kept = check(*call), check(*call, "--journal", path)
+    assert (kept.code, kept.out, kept.err) == (plain.code, plain.out, plain.err)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 6
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:30])
+    assert check(*call, "--journal", path, "--json").json == check(*call, "--json").json
+    assert [json.loads(line)["id"] for line in path.read_bytes().splitlines()[1:]] == [json.loads(line)["id"] for line in lines[1:]]
+    other = check(*call[:-1], "l.py", "--journal", path) if len(words) == 1 else check(*call, "--tolerance", "1", "--journal", path)
+    assert other.code == 2 and "U122" in other.err and "--journal" in other.err
+
+
+@pytest.mark.nvcc
+def test_an_interruption_keeps_what_tasks_found(check: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.cli.task_places.make_executor", lambda on, jobs: Shuffled([2, 0], stop=1))
+    output = check("k.cu", "--launch", "l.py:reverse", "--journal", tmp_path / "journal.jsonl")
+    assert output.code == 130 and "error[R401]" in output.err and "1 schedule to the end" in output.out
+    assert f"the same command goes on from {tmp_path}" in output.out
+
+
+@pytest.mark.nvcc
+def test_each_schedule_begins_with_fresh_variables(check: Command, folder: Path) -> None:
+    """What a schedule leaves in global variables would else look like bits that depend on the schedule."""
+    text = '__device__ int calls;\nextern "C" __global__ void count(int* y) { y[0] = calls++; }'
+    (folder / "count.cu").write_text(text, encoding="utf-8")
+    launch = "import torch\nfrom cuir.cuda import KernelCall\ndef launch():\n    y = torch.zeros(1, dtype=torch.int32)\n"
+    (folder / "count.py").write_text(f"{launch}    return [KernelCall(1, 1, y), KernelCall(1, 1, y)]\n", encoding="utf-8")
+    (folder / "one.py").write_text("def reference(y):\n    return y * 0 + 1\n", encoding="utf-8")
+    output = check("count.cu", "--launch", "count.py", "--against", "one.py", "--schedules", "3", "--json")
+    assert output.code == 0 and output.json["varying"] == []
 
 
 @pytest.mark.nvcc

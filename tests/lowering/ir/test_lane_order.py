@@ -24,7 +24,7 @@ from cuir.lowering.ir.synchronisation import ClusterSync, CtaSync, Join, Registe
 from cuir.lowering.layouts.tile_layouts import LAYOUTS, natural_layout
 from cuir.lowering.passes import insert_synchronisation
 from cuir.lowering.passes.pipeline import optimise
-from cuir.lowering.validate import Lowering, random_arguments
+from cuir.lowering.validate import Lowering, TensorRuns, random_arguments
 from cuir.syntax.parser import parse
 from tests.lowering.ir import cases
 from tests.lowering.kernels import ALL, UNITS, queues
@@ -275,7 +275,7 @@ def test_a_queue_whose_barriers_may_not_be_initialised_shows() -> None:
 def test_validation_names_what_a_program_without_synchronisation_lacks() -> None:
     case = cases.case("gemm f16")
     for without, verdict in (((), "same"), (("insert_synchronisation",), "fails")):
-        stages = list(Lowering(case.checked, without).stages(case.arguments))
+        stages = list(Lowering(case.checked, without).stages(TensorRuns(case.arguments)))
         assert stages[-1].outcome is not None and stages[-1].outcome.verdict == verdict
     assert stages[-1].name == "run_lanes" and "may not be initialised yet" in stages[-1].outcome.error
 

@@ -19,7 +19,7 @@ from cuir.lowering.layouts.layouts import FRAGMENTS, Layout, fragment_map
 from cuir.lowering.layouts.tile_layouts import FULL
 from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.targets.sm100.tcgen05 import SLAB_LANES, describe_shape
-from cuir.lowering.validate import ctas_for, random_arguments
+from cuir.lowering.validate import TensorRuns, ctas_for, random_arguments
 from cuir.runtime.nvcc import compile_cuda, find_nvcc, include_dir
 from tests.ops.test_tensor_memory import check_changed
 
@@ -91,7 +91,7 @@ def test_a_product_is_issued_for_each_step_and_slab() -> None:
 def test_passes_keep_the_results() -> None:
     checked = check_changed()
     arguments = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 200, "N": 100, "K": 72})
-    stages = list(Lowering(checked, ()).stages(arguments, ctas_for(checked)))
+    stages = list(Lowering(checked, ()).stages(TensorRuns(arguments, ctas_for(checked))))
     assert all(s.outcome is None or s.outcome.ok for s in stages) and any(s.outcome is not None for s in stages)
 
 
