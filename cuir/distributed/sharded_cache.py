@@ -9,10 +9,17 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..attn.capture.attention_request import Level, Mod
-from ..attn.capture.call_inputs import wrong
+from ..attn.capture.call_inputs import dtype_of, wrong
+from ..attn.kernels.card_kernels import choose_target
+from ..attn.kernels.split_kv import join_shares
+from ..attn.serving.cache_writes import find_slots
 from ..attn.serving.cached import Layout, attention_with_kv_cache
+from ..attn.serving.longest_first import as_they_stand
 from .agreement import TIMEOUT, make_group, told_as
 from .graph_breaks import break_graphs
+
+ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name since PyTorch 2.13, and before
+ROW = 4  # numbers of f32 in the 16 bytes at whose multiples the rows of a share begin
 
 
 def append_to_sharded_cache(
@@ -23,6 +30,7 @@ def append_to_sharded_cache(
     *,
     starts: torch.Tensor,
     total_seqlens: torch.Tensor,
+    page_table: torch.Tensor | None = None,
     layout: Layout = "NHD",
 ) -> torch.Tensor:
     """Write new tokens to the caches of the ranks that hold their numbers; all ranks make the same call.
@@ -31,32 +39,35 @@ def append_to_sharded_cache(
     and the host does not wait: a CUDA graph may capture the call.
 
     Args:
-        k_cache: [B, S, HK, D], with layout="HND" [B, HK, S, D]; written in place. Pages are not supported.
+        k_cache: [B, S, HK, D], with layout="HND" [B, HK, S, D]; with page_table pages, [NP, page size, HK, D] or [NP,
+            HK, page size, D]. Written in place.
         v_cache: likewise.
         k: [B, N, HK, D], the new keys, the same on all ranks; N is at most S.
         v: [B, N, HK, DV].
         starts: int32 [B], the number in the sequence of this rank's first token.
         total_seqlens: int32 [B], tokens on all ranks before this call. Tokens that no rank has room for are lost.
+        page_table: int32 [B, pages of a sequence], of this rank's pages. Entries that get no new token are not read.
 
     Returns:
         int32 [B], the `cache_seqlens` of this rank behind the call.
 
-    Raises CuirError U413 for more tokens than room.
+    Raises CuirError U413 for more tokens than room, on a CPU U408 for pages that are none.
     """
-    room, count = k_cache.shape[1 if layout == "NHD" else 2], k.shape[1]
     if layout not in ("NHD", "HND"):
         wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
+    keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
+    pages = as_they_stand(len(k), k.device)[:, None] if page_table is None else page_table
+    (B, count), room = k.shape[:2], pages.shape[1] * keys.shape[2]
     if count > room:
         wrong("U413", f"a rank has room for {room} tokens of a sequence, found {count} new ones", "several calls")
-    new = torch.arange(count, dtype=torch.int32, device=k.device)
-    slots = (total_seqlens - starts).unsqueeze(1) + new
-    held = ((slots >= 0) & (slots < room)).view(*slots.shape, 1, 1)
-    # those of other ranks write back what is there; numbers behind each other have other slots
-    places = slots.remainder(room).long()
-    sequences = torch.arange(len(places), device=k.device).unsqueeze(1)
-    for cache, x in ((k_cache, k), (v_cache, v)):
-        by_token = cache if layout == "NHD" else cache.transpose(1, 2)
-        by_token[sequences, places] = torch.where(held, x.to(cache.dtype), by_token[sequences, places])
+    if k.numel():
+        own = (total_seqlens - starts).unsqueeze(1) + torch.arange(count, dtype=torch.int32, device=k.device)
+        held = ((own >= 0) & (own < room)).flatten()
+        # other ranks' tokens repeat the write of one of this rank's, or else write back what is there
+        some, token = held.any(), torch.where(held, torch.arange(B * count, device=k.device), held.int().argmax())
+        page, row = (x[:, 0] for x in find_slots(pages[token // count], own.flatten()[token].unsqueeze(1).long(), keys, some))
+        for cache, x in ((keys, k), (values, v)):
+            cache[page, :, row] = torch.where(some, x.flatten(0, 1)[token].to(cache.dtype), cache[page, :, row])
     return (total_seqlens + count - starts).clamp(0, room).int()
 
 
@@ -125,7 +136,7 @@ def attention_with_sharded_cache(
         verify=verify,
     )
     if mesh is not None and mesh.size() > 1:
-        o, lse = _merge(mesh, o, lse)
+        o, lse = _merge(mesh, o, lse, backend)
     return (o, lse) if return_lse else o
 
 
@@ -155,16 +166,26 @@ def _make_mask(mod: Mod | None, starts: torch.Tensor | None, totals: torch.Tenso
 
 
 @break_graphs
-def _merge(mesh: DeviceMesh, o: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return O and LSE of the tokens of all ranks."""
+def _merge(mesh: DeviceMesh, o: torch.Tensor, lse: torch.Tensor, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return O and LSE of the tokens of all ranks, as shares of the keys that one launch joins."""
     group = make_group(mesh.get_group(), TIMEOUT)
-    own = torch.cat([o, lse.transpose(1, 2).unsqueeze(-1)], -1)  # f32, as LSE is
-    gathered = own.new_empty((group.size, *own.shape))
+    B, M, H, DV = o.shape
+    rows, shares = B * M * H, 1 << (group.size - 1).bit_length()  # the launch joins a power of two
+    numbers = rows * DV
+    size = -(-(numbers + rows) // ROW) * ROW
+    own = o.new_empty(size, dtype=torch.float32)
+    own[:numbers].view(B, M, H, DV).copy_(o)
+    own[numbers : numbers + rows].view(B, M, H).copy_(lse.transpose(1, 2))
+    gathered = own.new_empty((shares, size))
     with told_as(group, "the exchange of O and LSE"):
-        dist.all_gather_into_tensor(gathered.view(group.size * own.shape[0], *own.shape[1:]), own, group=group.process_group)
-    parts, lses = gathered[..., :-1], gathered[..., -1:]
-    weights = lses.softmax(0).nan_to_num(0.0)  # NaN: no tokens on any rank
-    return (parts * weights).sum(0).to(o.dtype), lses.squeeze(-1).logsumexp(0).transpose(1, 2).contiguous()
+        ALL_GATHER(gathered[: group.size].view(-1), own, group=group.process_group)
+    parts, sums = gathered[:, :numbers].view(shares, rows, 1, DV), gathered[:, numbers : numbers + rows].view(shares, rows, 1)
+    if shares > group.size:  # shares without keys
+        parts[group.size :], sums[group.size :] = 0.0, -torch.inf
+    merged, consts = torch.empty_like(o), {"T": dtype_of(o.dtype), "DV": DV, "SPLITS": shares}
+    arch = choose_target(o.device, backend).arch
+    total = join_shares(parts, sums, merged.view(1, rows, 1, DV), consts, arch, interpreted=backend == "interpret")
+    return merged, total.view(B, M, H).transpose(1, 2).contiguous()
 
 
 __all__ = ["append_to_sharded_cache", "attention_with_sharded_cache"]

@@ -23,7 +23,7 @@ def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, l
         lengths: tokens that the cache holds of each sequence.
         pages: page table.
     """
-    page, row = _slots(pages, lengths[:, None].long() + torch.arange(new.shape[1], device=new.device), cache)
+    page, row = find_slots(pages, lengths[:, None].long() + torch.arange(new.shape[1], device=new.device), cache)
     if cache.dtype != EIGHT_BITS:
         cache[page, :, row] = new
         return
@@ -54,13 +54,13 @@ def append_packed(new: torch.Tensor, cache: torch.Tensor, lengths: torch.Tensor,
     t = torch.where(in_sequence, t, (ends[-1] - 1).clamp(0)).long()
     b = torch.searchsorted(ends.contiguous(), t, right=True).clamp(max=len(starts) - 1)
     at = lengths[b].long() + t - starts[b]
-    page, row = _slots(pages[b], at[:, None], cache, some)
+    page, row = find_slots(pages[b], at[:, None], cache, some)
     page, row = page[:, 0], row[:, 0]
     # ... or, without any token, write back what the cache holds
     cache[page, :, row] = torch.where(some, new[t], cache[page, :, row])
 
 
-def _slots(
+def find_slots(
     pages: torch.Tensor, at: torch.Tensor, cache: torch.Tensor, some: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the page and the row in it of each token `at` [S, N], of sequences with the pages [S, MP].
@@ -83,4 +83,4 @@ def _slots(
     return page, at % size
 
 
-__all__ = ["append", "append_packed"]
+__all__ = ["append", "append_packed", "find_slots"]
