@@ -6,7 +6,10 @@ torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 32 --dim 16 --he
 
 Contenders take turns, forward and backward passes on random bf16 data; a time is the median of the slowest rank's. Each result
 is compared with one GPU's: the error is the largest difference by the largest number, of O and gradients. Rank 0 prints a line of JSON for each contender.
-With --serving, a step of decoding of one sequence: its cache on one GPU, and spread by tokens or by heads. Steps follow each other as a model's layers do.
+With --passes N, a time is that of N passes one behind the other, divided by N: the host then works ahead, as in a model of several layers.
+With --peer, PyTorch's context_parallel too: of scaled_dot_product_attention for causal masks, and of FlexAttention, compiled.
+With --serving, a step of decoding of one sequence: its cache on one GPU, and spread by tokens or by heads, called and in CUDA graphs. Steps follow each
+other as a model's layers do.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from cuir.distributed import (
     shard_evenly,
 )
 from cuir.distributed.plans import Method
+from cuir.distributed.shards import Span, merge_spans
 
 Pass = Callable[[], tuple[torch.Tensor, ...]]  # O, and dQ, dK, dV
 METHODS: tuple[Method | None, ...] = ("heads", "gather", "ring", None)  # None: what the plan chooses
@@ -113,6 +117,40 @@ def make_pytorch(of: Problem, mesh: DeviceMesh) -> Pass:
     return run
 
 
+def make_pytorch_flex(of: Problem, mesh: DeviceMesh) -> tuple[Pass, Shards]:
+    """Return PyTorch's context_parallel of compiled FlexAttention, of this rank's tokens, and the shards of all ranks.
+
+    Causal masks are balanced by pairs of ends, others by the blocks of their rows.
+    """
+    from torch.distributed.tensor.experimental._context_parallel import _attention, _load_balancer
+    from torch.distributed.tensor.parallel import parallelize_module
+    from torch.nn.attention import flex_attention as flex
+
+    compiled, compiled_mask = torch.compile(flex.flex_attention, dynamic=False), torch.compile(flex.create_block_mask, dynamic=False)
+
+    class Attention(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: flex.BlockMask) -> torch.Tensor:
+            o: torch.Tensor = compiled(q, k, v, block_mask=block_mask)
+            return o
+
+    device = of.tensors[0].device
+    mask = compiled_mask(of.mask_mod, 1, 1, of.length, of.length, device=device.type)
+    balancer = _load_balancer._HeadTailLoadBalancer(of.length, mesh.size(), device.type)
+    if of.name != "causal":
+        balancer = _load_balancer._PTRRLoadBalancer(mask, mesh.size())
+    q, k, v, do, own_mask = _attention._context_parallel_shard(mesh, [*of.tensors, mask], [2] * 5, balancer)
+    q, k, v = (x.contiguous().requires_grad_() for x in (q, k, v))
+    style = _attention._ContextParallel(seq_dim=2, attention_type=_attention._ContextParallel.AttentionType.FLEX)
+    attention = parallelize_module(Attention(), mesh, style)
+    numbers = balancer._generate_indices()[0].chunk(mesh.size())
+
+    def run() -> tuple[torch.Tensor, ...]:
+        o = attention(q, k, v, block_mask=own_mask)
+        return o.detach(), *torch.autograd.grad(o, (q, k, v), do)
+
+    return run, Shards(tuple(merge_spans(Span(i, i + 1) for i in of_rank.tolist()) for of_rank in numbers))
+
+
 def make_serving(length: int, heads: tuple[int, int], dim: int, mesh: DeviceMesh, device: torch.device) -> dict[str, Pass]:
     """Return passes of steps of decoding, each of which gives O of this rank's heads."""
     torch.manual_seed(length)
@@ -142,11 +180,27 @@ def make_serving(length: int, heads: tuple[int, int], dim: int, mesh: DeviceMesh
         return o
 
     steps = {"one GPU": decode_alone, "by tokens": decode_by_tokens, "by heads": decode_by_heads}
-    return {name: functools.partial(repeat, step) for name, step in steps.items()}
+    passes: dict[str, Pass] = {name: functools.partial(repeat, step) for name, step in steps.items()}
+    return passes | {f"{name}, graph": capture(run) for name, run in passes.items() if device.type == "cuda"}
 
 
 def repeat(step: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return tuple(step() for _ in range(STEPS))
+
+
+def capture(run: Pass) -> Pass:
+    """Return replays of a pass that a CUDA graph has."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        outputs = run()
+
+    def replay() -> tuple[torch.Tensor, ...]:
+        graph.replay()
+        return outputs
+
+    return replay
 
 
 def measure_serving(args: argparse.Namespace, mesh: DeviceMesh, device: torch.device) -> None:
@@ -155,10 +209,12 @@ def measure_serving(args: argparse.Namespace, mesh: DeviceMesh, device: torch.de
     for length in args.lengths:
         passes = make_serving(length, heads, args.dim, mesh, device)
         expected = passes["one GPU"]()[0]
-        errors = {name: float((run()[0].float() - expected.float()).abs().max()) for name, run in passes.items() if name != "by heads"}
         mine = expected.chunk(mesh.size(), 2)[mesh.get_local_rank()]
-        errors["by heads"] = float((passes["by heads"]()[0].float() - mine.float()).abs().max())
-        times = measure(passes, device, args.repeats)
+        errors = {}
+        for name, run in passes.items():
+            of_all = mine if name.startswith("by heads") else expected
+            errors[name] = max(float((o.float() - of_all.float()).abs().max()) for o in run())
+        times = measure(passes, device, args.repeats, args.passes)
         for contender, seconds in times.items() if dist.get_rank() == 0 else ():
             rate = 4 * length * heads[1] * args.dim * STEPS / seconds
             row = {
@@ -168,20 +224,30 @@ def measure_serving(args: argparse.Namespace, mesh: DeviceMesh, device: torch.de
                 "ms": 1e3 * seconds / STEPS,
                 "TB/s": round(rate / 1e12, 3),
             }
-            print(json.dumps(row | {"speedup": round(times["one GPU"] / seconds, 3), "error": errors[contender]}), flush=True)
+            print(
+                json.dumps(
+                    row
+                    | {
+                        "speedup": round(times[f"one GPU{', graph' * contender.endswith('graph')}"] / seconds, 3),
+                        "error": errors[contender],
+                    }
+                ),
+                flush=True,
+            )
 
 
-def measure(passes: dict[str, Pass], device: torch.device, repeats: int) -> dict[str, float]:
-    """Return the median seconds of the slowest rank, contenders in turns."""
+def measure(passes: dict[str, Pass], device: torch.device, repeats: int, count: int) -> dict[str, float]:
+    """Return the median seconds of a pass of the slowest rank, contenders in turns, `count` passes one behind the other."""
     times: dict[str, list[float]] = {name: [] for name in passes}
     for _ in range(repeats):
         for name, run in passes.items():
             dist.barrier()
             wait(device)
             began = time.perf_counter()
-            run()
+            for _ in range(count):
+                run()
             wait(device)
-            seconds = torch.tensor(time.perf_counter() - began, device=device)
+            seconds = torch.tensor((time.perf_counter() - began) / count, device=device)
             dist.all_reduce(seconds, dist.ReduceOp.MAX)
             times[name].append(float(seconds))
     return {name: statistics.median(t) for name, t in times.items()}
@@ -190,6 +256,41 @@ def measure(passes: dict[str, Pass], device: torch.device, repeats: int) -> dict
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def make_contenders(of: Problem, mesh: DeviceMesh, block: int, peers: bool) -> tuple[dict[str, Pass], dict[str, Shards]]:
+    """Return passes of all contenders, and the shards of those whose results are of a rank's tokens."""
+    device = of.tensors[0].device
+    even, balanced = shard_evenly(of.length, mesh.size()), balance_sequence(of.mask_mod, of.length, mesh.size(), device, block)
+    shards = {str(m or "plan"): even if m == "heads" else balanced for m in METHODS}
+    passes = {"one GPU": make_single(of)} | {str(m or "plan"): make_ours(of, mesh, m, shards[str(m or "plan")]) for m in METHODS}
+    if peers and of.name == "causal":
+        passes["PyTorch"] = make_pytorch(of, mesh)
+    if peers:
+        try:
+            passes["FlexAttention"], shards["FlexAttention"] = make_pytorch_flex(of, mesh)
+        except (RuntimeError, ImportError, AttributeError, AssertionError) as error:
+            print(f"PyTorch's context_parallel of FlexAttention fails: {str(error).splitlines()[0]}", file=sys.stderr)
+    return passes, shards
+
+
+def measure_training(of: Problem, mesh: DeviceMesh, args: argparse.Namespace) -> None:
+    """Print the times of forward and backward passes, and the errors of their results."""
+    device = of.tensors[0].device
+    passes, shards = make_contenders(of, mesh, args.block, args.peer and device.type == "cuda")
+    expected, errors = passes["one GPU"](), {}
+    for contender, run in list(passes.items())[1:]:
+        own = tuple(shards[contender].split(x, mesh.get_local_rank()) for x in expected) if contender in shards else expected
+        try:
+            errors[contender] = max(float((a.float() - b.float()).abs().max() / b.float().abs().max()) for a, b in zip(run(), own))
+        except RuntimeError as error:
+            del passes[contender]
+            print(f"{contender} fails: {str(error).splitlines()[0]}", file=sys.stderr)
+    times = measure(passes, device, args.repeats, args.passes)
+    for contender, seconds in times.items() if dist.get_rank() == 0 else ():
+        row = {"mask": of.name, "length": of.length, "ranks": mesh.size(), "contender": contender, "ms": 1e3 * seconds}
+        speedup = round(times["one GPU"] / seconds, 3)
+        print(json.dumps(row | {"passes": args.passes, "speedup": speedup, "error": errors.get(contender, 0.0)}), flush=True)
 
 
 def main() -> None:
@@ -202,6 +303,7 @@ def main() -> None:
     parser.add_argument("--serving", action="store_true", help="time a step of decoding")
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--passes", type=int, default=1, help="passes of a time, one behind the other")
     parser.add_argument("--block", type=int, default=128, help="tokens of a block of balanced shards")
     parser.add_argument("--peer", action="store_true", help="with PyTorch's context_parallel, on GPUs")
     args = parser.parse_args()
@@ -213,33 +315,7 @@ def main() -> None:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for name in args.masks if not args.serving else ():
         for length in args.lengths:
-            problem = make_problem(name, length, args.heads, args.dim, device)
-            even, balanced = shard_evenly(length, mesh.size()), balance_sequence(problem.mask_mod, length, mesh.size(), device, args.block)
-            shards = {str(m or "plan"): even if m == "heads" else balanced for m in METHODS}
-            passes = {"one GPU": make_single(problem)} | {
-                str(m or "plan"): make_ours(problem, mesh, m, shards[str(m or "plan")]) for m in METHODS
-            }
-            if args.peer and on_gpu and name == "causal":
-                passes["PyTorch"] = make_pytorch(problem, mesh)
-            expected = passes["one GPU"]()
-            errors = {}
-            if "PyTorch" in passes:
-                try:
-                    passes["PyTorch"]()
-                except RuntimeError as error:
-                    del passes["PyTorch"]
-                    print(f"PyTorch's context_parallel fails: {str(error).splitlines()[0]}", file=sys.stderr)
-            for contender, run in list(passes.items())[1:]:
-                own = expected
-                if contender != "PyTorch":
-                    own = tuple(shards[contender].split(x, mesh.get_local_rank()) for x in expected)
-                errors[contender] = max(float((a.float() - b.float()).abs().max() / b.float().abs().max()) for a, b in zip(run(), own))
-            times = measure(passes, device, args.repeats)
-            if dist.get_rank() == 0:
-                for contender, seconds in times.items():
-                    speedup = times["one GPU"] / seconds
-                    row = {"mask": name, "length": length, "ranks": mesh.size(), "contender": contender, "ms": 1e3 * seconds}
-                    print(json.dumps(row | {"speedup": round(speedup, 3), "error": errors.get(contender, 0.0)}), flush=True)
+            measure_training(make_problem(name, length, args.heads, args.dim, device), mesh, args)
     if args.serving:
         measure_serving(args, mesh, device)
     dist.destroy_process_group()
