@@ -228,7 +228,7 @@ def measure_serving(args: argparse.Namespace, mesh: DeviceMesh, device: torch.de
                 json.dumps(
                     row
                     | {
-                        "speedup": round(times[f"one GPU{', graph' * contender.endswith('graph')}"] / seconds, 3),
+                        "speedup": round(find_single(times, contender) / seconds, 3),
                         "error": errors[contender],
                     }
                 ),
@@ -258,12 +258,21 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def make_contenders(of: Problem, mesh: DeviceMesh, block: int, peers: bool) -> tuple[dict[str, Pass], dict[str, Shards]]:
+def find_single(times: dict[str, float], contender: str) -> float:
+    """Return the time of one GPU, in a CUDA graph if the contender's is."""
+    return times["one GPU, graph" if contender.endswith(", graph") else "one GPU"]
+
+
+def make_contenders(of: Problem, mesh: DeviceMesh, block: int, peers: bool, graphs: bool) -> tuple[dict[str, Pass], dict[str, Shards]]:
     """Return passes of all contenders, and the shards of those whose results are of a rank's tokens."""
     device = of.tensors[0].device
     even, balanced = shard_evenly(of.length, mesh.size()), balance_sequence(of.mask_mod, of.length, mesh.size(), device, block)
     shards = {str(m or "plan"): even if m == "heads" else balanced for m in METHODS}
     passes = {"one GPU": make_single(of)} | {str(m or "plan"): make_ours(of, mesh, m, shards[str(m or "plan")]) for m in METHODS}
+    if graphs:
+        for name in ("one GPU", "plan"):
+            passes[f"{name}, graph"] = capture(passes[name])
+        shards["plan, graph"] = balanced
     if peers and of.name == "causal":
         passes["PyTorch"] = make_pytorch(of, mesh)
     if peers:
@@ -277,7 +286,7 @@ def make_contenders(of: Problem, mesh: DeviceMesh, block: int, peers: bool) -> t
 def measure_training(of: Problem, mesh: DeviceMesh, args: argparse.Namespace) -> None:
     """Print the times of forward and backward passes, and the errors of their results."""
     device = of.tensors[0].device
-    passes, shards = make_contenders(of, mesh, args.block, args.peer and device.type == "cuda")
+    passes, shards = make_contenders(of, mesh, args.block, *(device.type == "cuda" and x for x in (args.peer, args.graphs)))
     expected, errors = passes["one GPU"](), {}
     for contender, run in list(passes.items())[1:]:
         own = tuple(shards[contender].split(x, mesh.get_local_rank()) for x in expected) if contender in shards else expected
@@ -289,7 +298,7 @@ def measure_training(of: Problem, mesh: DeviceMesh, args: argparse.Namespace) ->
     times = measure(passes, device, args.repeats, args.passes)
     for contender, seconds in times.items() if dist.get_rank() == 0 else ():
         row = {"mask": of.name, "length": of.length, "ranks": mesh.size(), "contender": contender, "ms": 1e3 * seconds}
-        speedup = round(times["one GPU"] / seconds, 3)
+        speedup = round(find_single(times, contender) / seconds, 3)
         print(json.dumps(row | {"passes": args.passes, "speedup": speedup, "error": errors.get(contender, 0.0)}), flush=True)
 
 
@@ -303,6 +312,7 @@ def main() -> None:
     parser.add_argument("--serving", action="store_true", help="time a step of decoding")
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--graphs", action="store_true", help="with one GPU's passes and the plan's in CUDA graphs")
     parser.add_argument("--passes", type=int, default=1, help="passes of a time, one behind the other")
     parser.add_argument("--block", type=int, default=128, help="tokens of a block of balanced shards")
     parser.add_argument("--peer", action="store_true", help="with PyTorch's context_parallel, on GPUs")
