@@ -135,20 +135,23 @@ def make_pytorch_flex(of: Problem, mesh: DeviceMesh) -> tuple[Pass, Shards]:
 
     device = of.tensors[0].device
     mask = compiled_mask(of.mask_mod, 1, 1, of.length, of.length, device=device.type)
-    balancer = _load_balancer._HeadTailLoadBalancer(of.length, mesh.size(), device.type)
+    balancer: _load_balancer._LoadBalancer = _load_balancer._HeadTailLoadBalancer(of.length, mesh.size(), device.type)
     if of.name != "causal":
         balancer = _load_balancer._PTRRLoadBalancer(mask, mesh.size())
-    q, k, v, do, own_mask = _attention._context_parallel_shard(mesh, [*of.tensors, mask], [2] * 5, balancer)
-    q, k, v = (x.contiguous().requires_grad_() for x in (q, k, v))
+    sharded = _attention._context_parallel_shard(mesh, [*of.tensors, mask], [2] * 5, balancer)
+    q, k, v, do = (x.contiguous() for x in sharded if isinstance(x, torch.Tensor))
+    for x in (q, k, v):
+        x.requires_grad_()
     style = _attention._ContextParallel(seq_dim=2, attention_type=_attention._ContextParallel.AttentionType.FLEX)
     attention = parallelize_module(Attention(), mesh, style)
-    numbers = balancer._generate_indices()[0].chunk(mesh.size())
+    numbers = balancer._generate_indices()
+    assert numbers is not None
 
     def run() -> tuple[torch.Tensor, ...]:
-        o = attention(q, k, v, block_mask=own_mask)
+        o = attention(q, k, v, block_mask=sharded[-1])
         return o.detach(), *torch.autograd.grad(o, (q, k, v), do)
 
-    return run, Shards(tuple(merge_spans(Span(i, i + 1) for i in of_rank.tolist()) for of_rank in numbers))
+    return run, Shards(tuple(merge_spans(Span(i, i + 1) for i in of_rank.tolist()) for of_rank in numbers[0].chunk(mesh.size())))
 
 
 def make_serving(length: int, heads: tuple[int, int], dim: int, mesh: DeviceMesh, device: torch.device) -> dict[str, Pass]:

@@ -15,6 +15,7 @@ from ..attn.kernels.split_kv import join_shares
 from ..attn.serving.cache_writes import find_slots
 from ..attn.serving.cached import Layout, attention_with_kv_cache
 from ..attn.serving.longest_first import as_they_stand
+from ..checking.checked import Const
 from .agreement import TIMEOUT, make_group, told_as
 from .graph_breaks import break_graphs
 
@@ -182,7 +183,8 @@ def _merge(mesh: DeviceMesh, o: torch.Tensor, lse: torch.Tensor, backend: str) -
     parts, sums = gathered[:, :numbers].view(shares, rows, 1, DV), gathered[:, numbers : numbers + rows].view(shares, rows, 1)
     if shares > group.size:  # shares without keys
         parts[group.size :], sums[group.size :] = 0.0, -torch.inf
-    merged, consts = torch.empty_like(o), {"T": dtype_of(o.dtype), "DV": DV, "SPLITS": shares}
+    consts: dict[str, Const] = {"T": dtype_of(o.dtype), "DV": DV, "SPLITS": shares}
+    merged = torch.empty_like(o)
     arch = choose_target(o.device, backend).arch
     total = join_shares(parts, sums, merged.view(1, rows, 1, DV), consts, arch, interpreted=backend == "interpret")
     return merged, total.view(B, M, H).transpose(1, 2).contiguous()
