@@ -43,13 +43,18 @@ def measure_request(
     """
     from .worker_process import COMMAND
 
-    found = versions()["device"]
-    if found != device:
-        message = f"{socket.gethostname()} has a GPU {found}, and the results are of {device}"
-        raise CuirError.of("U515", message, hint="measure on a cluster of one kind of GPU")
+    require_same_gpu(device)
     with Worker(COMMAND) as worker:
         row = measure_cell(Cell.from_json(cast(Any, cell)), request, ask or worker.ask, lambda news: None)
     return cast(Json, dict(row))
 
 
-__all__ = ["measure_request", "spread_over"]
+def require_same_gpu(device: str | None) -> None:
+    """Require the GPU of this task to be of the driver's kind. Raises CuirError U515."""
+    found = versions()["device"]
+    if found != device:
+        message = f"{socket.gethostname()} has a GPU {found}, and the results are of {device}"
+        raise CuirError.of("U515", message, hint="measure on a cluster of one kind of GPU")
+
+
+__all__ = ["measure_request", "require_same_gpu", "spread_over"]

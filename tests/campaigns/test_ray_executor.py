@@ -14,11 +14,16 @@ from typing import Any
 
 import pytest
 
+import corpus
 from cuir.campaigns import ray_executor
-from cuir.campaigns.campaign import run_tasks
+from cuir.campaigns.campaign import Executor, run_tasks
 from cuir.campaigns.local_executor import LocalExecutor
 from cuir.campaigns.ray_executor import RayExecutor
 from cuir.campaigns.tasks import Result, make_task
+from cuir.checking.checker import check
+from cuir.cli.validation_tasks import validate_in_tasks
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from llm.limited_processes import ClusterProcesses, OutOfTime
 from tests.campaigns.calls import die_at_first, fail, square, tell_gpu, tell_threads, work
@@ -71,6 +76,16 @@ def test_an_address_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyP
         assert "no answer in 4 s" in connect_and_fail(address, 15)
 
 
+def validate_gemm(executor: Executor) -> list[object]:
+    """Return the results of the IR behind each pass, as `cuir lower --validate` runs them."""
+    program = corpus.programs()["gemm"].read_text(encoding="utf-8")
+    parsed = parse(program)
+    lengths = {"M": 70, "N": 40, "K": 40}
+    checked = check(parsed, None, {"T": F16, "BM": 64, "BN": 64})
+    finished = validate_in_tasks(checked, parsed, (), (0, lengths), executor, None, lambda n, of: None)
+    return [finished.results, finished.differences]
+
+
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A cluster of two nodes of this machine, with a core each and a made-up GPU at the first."""
@@ -110,6 +125,7 @@ def test_a_killed_node_changes_no_result(cluster: Any, tmp_path: Path) -> None:
             processes(work, 1, 10**6, seconds=0.5)
         with pytest.raises(CuirError, match="no such program"):
             processes(fail, "cuir", seconds=60)
+        assert validate_gemm(executor) == validate_gemm(LocalExecutor())
         assert run_tasks([make_task(tell_gpu, gpus=1)], executor)[0].value == "0"
         with pytest.raises(CuirError, match="need a GPU"):
             run_tasks([make_task(tell_gpu, gpus=2)], executor)

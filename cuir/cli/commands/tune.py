@@ -13,7 +13,7 @@ from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import complete_target
 from ..model_options import ASKING, Attempts, Cache, Model, ModelOptions, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
-from ..options import Consts, Fresh, GivenDtype, Jobs, Json, Origin, Parameters
+from ..options import Consts, Fresh, GivenDtype, Jobs, Json, On, Origin, Parameters
 from ..output import print_json, stderr
 from ..tuning_targets import TuningTarget, TuningWords, read_target, transfer_origin
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...checking.checked import Const
     from ...performance.search import Outcome, SearchOptions, TuneReport
     from ...performance.search.compiling import BuildResult
+    from ...performance.search.search import Bench, Device
     from ...performance.search.space import Consts as Setting
     from ...performance.search.tuning_records import Key
     from ...performance.timing.problem import Shape
@@ -36,7 +37,7 @@ def tune(
     param: Parameters = None, origin: Origin = EXPERT, dtype: GivenDtype = None, const: Consts = None,
     space: Annotated[Path | None, typer.Option("--space", metavar="FILE", help="values worth trying, as JSON", show_default="NAME.tune.json beside the kernel", rich_help_panel=SEARCH)] = None,
     limit: Annotated[float | None, typer.Option("--limit", min=0, metavar="SECONDS", help="time after which nothing new begins; the same command later goes on", show_default="600; none with --model")] = None,
-    jobs: Jobs = None,
+    jobs: Jobs = None, on: On = "local",
     rounds: Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="rounds of timing, all candidates in turns", rich_help_panel=SEARCH)] = 3,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="try every combination, not only axis after axis around the best", rich_help_panel=SEARCH)] = False,
     choice: Annotated[bool, typer.Option("--choice", help="only say which setting a call of each shape gets, and why", rich_help_panel=LISTING)] = False,
@@ -57,6 +58,7 @@ def tune(
         cuir tune causal --dry-run
         cuir tune causal --choice --gpu 'NVIDIA H200'
     """
+    from ...campaigns.executors import make_executor
     from ...checking.const_defaults import USUAL_DTYPE
     from ...performance.search import SearchOptions
     from ...performance.timing.gpu import explain_missing_gpu
@@ -65,6 +67,9 @@ def tune(
     from ..model_options import open_model
     from ..program_tuning import ProgramSearch, tune_programs
 
+    make_executor(on)  # refuses other places
+    if on != "local" and (model is not None or replay is not None or proposal or choice):
+        raise CuirError.of("U100", f"--on {on} is for the search of settings, which is not asked for", hint="leave out --on")
     words = TuningWords(tuple(param or ()), tuple(const or ()))
     shapes = [ShapeType.parse(s) for s in shape or ()]
     missing = "" if dry_run else explain_missing_gpu()
@@ -122,7 +127,7 @@ def tune(
         chosen = read_target(target, kernel, space, bool(variant))
         problems, of = _problems(chosen.source, shapes, dtype)
         options = SearchOptions(SECONDS if limit is None else limit, rounds, exhaustive)
-        run = _SettingsSearch(target, chosen, words, of, options, jobs, dry_run or bool(missing), fresh)
+        run = _SettingsSearch(target, chosen, words, of, options, (on, jobs), dry_run or bool(missing), fresh)
         reports += [_tune_one(run, problem, as_json) for problem in problems]
     if as_json:
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
@@ -161,7 +166,7 @@ class _SettingsSearch:
         words: Parameters of the variant, and values of consts.
         dtype: Of the tensors.
         options: Limits and extent.
-        jobs: Processes that compile.
+        places: Option --on, and processes that compile.
         static: Candidates are only listed.
         fresh: Results of earlier searches are dropped.
     """
@@ -171,7 +176,7 @@ class _SettingsSearch:
     words: TuningWords
     dtype: str
     options: SearchOptions
-    jobs: int | None
+    places: tuple[str, int | None]
     static: bool
     fresh: bool
 
@@ -185,10 +190,14 @@ def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, ob
     from ...performance.search.candidate_runs import RemoteDevice
     from ...performance.search.space import plain
     from ...performance.search.tuning_records import Journal, Key, device, store_best
+    from ...performance.timing.gpu import versions
     from ...performance.timing.worker import Worker
     from ..command_inputs import agreeing, read_consts, read_program
     from ..measurement_views import TuneView, print_tuned
     from ..process_setup import goes_on_from
+    from ..task_places import use_executor
+    from ..tuning_tasks import ClusterBench
+    from ..verification_tasks import make_absolute
     from ..worker_process import COMMAND
 
     variant, source, space = run.target
@@ -213,12 +222,10 @@ def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, ob
 
     def compile_settings(settings: Sequence[Setting]) -> Iterator[tuple[int, BuildResult]]:
         """Compile settings."""
-        return compile_all([(transferred.text, transferred.kernel, s) for s in settings], run.jobs)
+        return compile_all([(transferred.text, transferred.kernel, s) for s in settings], jobs, executor if spread else None)
 
     def keep_best(best: Outcome) -> None:
         """Store the best setting in the cache."""
-        from ...performance.timing.gpu import versions
-
         record = {
             "consts": plain(best.consts),
             "milliseconds": best.median,
@@ -228,10 +235,21 @@ def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, ob
         }
         store_best(key, shape_class(shape, sms), record)
 
-    with goes_on_from(journal.path, run.fresh), TuneView(f"{run.name} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
+    on, jobs = run.places
+    spread = on != "local" and not static
+    with (
+        goes_on_from(journal.path, run.fresh),
+        TuneView(f"{run.name} for {shape} ({dtype})", as_json) as view,
+        Worker(COMMAND) as worker,
+        use_executor(on if spread else "local", jobs, view) as executor,
+    ):
+        device_of_search: Device | Bench = RemoteDevice(worker, job)
+        if spread:
+            named = {**job, "variant": make_absolute(variant), "origin": make_absolute(source)}
+            device_of_search = ClusterBench(executor, named, versions()["device"])
         report = search(
             SearchTask(transferred.program, transferred.kernel, fixed, space),
-            None if static else RemoteDevice(worker, job),
+            None if static else device_of_search,
             compile_settings,
             run.options,
             journal=journal,

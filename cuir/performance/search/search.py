@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -31,6 +32,41 @@ class Device(Protocol):
 
     def time(self, consts: Mapping[str, Const]) -> float:
         """Return the median milliseconds of many launches; NaN if there is no figure."""
+
+
+class Bench(ABC):
+    """Devices that run candidates: one, or those of a cluster."""
+
+    @abstractmethod
+    def check(self, settings: Sequence[Consts]) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Yield the index of a setting and what `Device.check` returns, in any order."""
+
+    @abstractmethod
+    def time(self, settings: Sequence[Consts], rounds: int) -> Iterator[tuple[int, float]]:
+        """Yield the index of a setting and its milliseconds, once a round; NaN, and nothing after, if there is no figure."""
+
+
+class InTurns(Bench):
+    """One device, which runs a candidate at a time."""
+
+    def __init__(self, device: Device):
+        self.device = device
+
+    def check(self, settings: Sequence[Consts]) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Check the settings in order."""
+        for index, setting in enumerate(settings):
+            yield index, self.device.check(setting)
+
+    def time(self, settings: Sequence[Consts], rounds: int) -> Iterator[tuple[int, float]]:
+        """Time all settings once a round, as the GPU's clock drifts."""
+        lost: set[int] = set()
+        for _ in range(rounds):
+            for index, setting in enumerate(settings):
+                if index not in lost:
+                    milliseconds = self.device.time(setting)
+                    if milliseconds != milliseconds:
+                        lost.add(index)
+                    yield index, milliseconds
 
 
 Compile = Callable[[Sequence[Consts]], Iterator[tuple[int, BuildResult]]]
@@ -148,7 +184,7 @@ class SearchOptions:
 
 def tune(
     task: SearchTask,
-    device: Device | None,
+    device: Device | Bench | None,
     compile: Compile,
     options: SearchOptions = SearchOptions(),
     *,
@@ -160,7 +196,7 @@ def tune(
 
     Args:
         task: The kernel and the space.
-        device: None for a dry run, which only prunes and compiles nothing.
+        device: Where candidates run; None for a dry run, which only prunes and compiles nothing.
         compile: Compiles settings and yields (index, result).
         options: Limits and extent.
         journal: Results of earlier searches.
@@ -168,7 +204,8 @@ def tune(
         keep: Called with each new best candidate.
     """
     task.space.check_names(task.program, task.kernel)
-    return _Search(task, device, compile, options, journal or Journal(None), tell, keep).run()
+    bench = device if device is None or isinstance(device, Bench) else InTurns(device)
+    return _Search(task, bench, compile, options, journal or Journal(None), tell, keep).run()
 
 
 class _Search:
@@ -177,7 +214,7 @@ class _Search:
     def __init__(
         self,
         task: SearchTask,
-        device: Device | None,
+        device: Bench | None,
         compile: Compile,
         options: SearchOptions,
         journal: Journal,
@@ -309,40 +346,42 @@ class _Search:
     def examine(self, outcomes: list[Outcome]) -> None:
         """Compare candidates with float64."""
         assert self.device is not None
-        for number, outcome in enumerate(outcomes, 1):
+        checked = self.device.check([{**self.fixed, **o.consts} for o in outcomes])
+        for number in range(1, len(outcomes) + 1):
             if not self.is_in_time():
                 return
-            self.report(f"run {number} of {len(outcomes)} against float64: {label(outcome.consts)}")
-            status, why = self.device.check({**self.fixed, **outcome.consts})
-            self.set_status(outcome, status, why)
+            named = f": {label(outcomes[number - 1].consts)}" if isinstance(self.device, InTurns) else ""
+            self.report(f"run {number} of {len(outcomes)} against float64{named}")
+            index, (status, why) = next(checked)
+            self.set_status(outcomes[index], status, why)
 
     def measure(self, outcomes: list[Outcome]) -> None:
-        """Time candidates and the best one so far in turns, as the GPU's clock drifts."""
-        if not outcomes:
-            return
-        turns = [*outcomes, self.best] if self.best is not None else outcomes
-        times: dict[int, list[float]] = {}
-        for turn in range(self.options.rounds):
-            for outcome in turns:
-                if not self.is_in_time() and not all(times.get(id(o)) for o in turns):
-                    return
-                self.report(f"time, round {turn + 1} of {self.options.rounds}: {label(outcome.consts)}")
-                self.time(outcome, times)
-        for outcome in turns:
-            if outcome.status in ("right", "timed") and times.get(id(outcome)):
-                outcome.milliseconds = times[id(outcome)]
-                self.set_status(outcome, "timed")
+        """Time candidates and the best one so far."""
+        if outcomes:
+            self.time([*outcomes, self.best] if self.best is not None else outcomes, "time", limited=True)
 
-    def time(self, outcome: Outcome, times: dict[int, list[float]]) -> None:
-        """Time a candidate once."""
+    def time(self, outcomes: list[Outcome], doing: str, limited: bool) -> None:
+        """Time candidates. limited: none counts as timed if the time limit comes before each was timed once."""
         assert self.device is not None
-        if outcome.status not in ("right", "timed"):
-            return
-        milliseconds = self.device.time({**self.fixed, **outcome.consts})
-        if milliseconds != milliseconds:
-            self.set_status(outcome, "hangs", "no answer while it was timed")
-        else:
-            times.setdefault(id(outcome), []).append(milliseconds)
+        times: list[list[float]] = [[] for _ in outcomes]
+        timed = self.device.time([{**self.fixed, **o.consts} for o in outcomes], self.options.rounds)
+        for turn in range(self.options.rounds * len(outcomes)):
+            if limited and not self.is_in_time() and not all(times):
+                return
+            round_number, place = turn // len(outcomes) + 1, outcomes[turn % len(outcomes)]
+            named = f": {label(place.consts)}" if isinstance(self.device, InTurns) else ""
+            self.report(f"{doing}, round {round_number} of {self.options.rounds}{named}")
+            index, milliseconds = next(timed, (None, 0.0))
+            if index is None:  # some were lost
+                break
+            if milliseconds != milliseconds:
+                self.set_status(outcomes[index], "hangs", "no answer while it was timed")
+            else:
+                times[index].append(milliseconds)
+        for outcome, found in zip(outcomes, times, strict=True):
+            if outcome.status in ("right", "timed") and found:
+                outcome.milliseconds = found
+                self.set_status(outcome, "timed")
 
     def update_best(self, outcomes: list[Outcome]) -> None:
         """Replace the best candidate if another one is clearly faster."""
@@ -366,15 +405,7 @@ class _Search:
         timed = sorted((o for o in self.outcomes.values() if o.status == "timed"), key=lambda o: o.median)[:FINALISTS]
         if len(timed) < 2 and not any(o.recorded for o in timed):
             return
-        times: dict[int, list[float]] = {}
-        for turn in range(self.options.rounds):
-            for outcome in timed:
-                self.report(f"the last {len(timed)}, round {turn + 1} of {self.options.rounds}: {label(outcome.consts)}")
-                self.time(outcome, times)
-        for outcome in timed:
-            if outcome.status == "timed" and id(outcome) in times:
-                outcome.milliseconds = times[id(outcome)]
-                self.set_status(outcome, "timed")
+        self.time(timed, f"the last {len(timed)}", limited=False)
         best = min((o for o in timed if o.status == "timed"), key=lambda o: o.median, default=None)
         if best is not None:
             self.best = best
