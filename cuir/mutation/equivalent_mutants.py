@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any
@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from ..attn.tracing.splice_names import OPTIONAL, SPLICE_POINTS
+from ..attn.verification.column_contracts import check_columns, has_column_points, make_column_evaluator, make_column_problems
 from ..attn.verification.contracts import has_splice_points
+from ..attn.verification.serving_specifications import knows_lengths_of_sequences, make_bounds_of_sequences
 from ..attn.verification.sizes import make_problems
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
-from ..checking.checker import pick_kernel
+from ..checking.checker import check, pick_kernel
 from ..ops.expressions import is_where, traits
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import (
@@ -45,6 +47,7 @@ from ..syntax.printer import show
 from ..syntax.walk import count_assignments, names_read, replace_node, rewrite_block, walk
 from ..text.diagnostics import CuirError
 from ..verification import Problem, check_contracts
+from ..verification.inputs import make_contract_problems
 from .equivalence_arguments import argue_for_unused_part, make_smaller_tiles, needless_choice, other_setting, same_units
 from .mutant_comparison import Trial
 from .mutation_sites import Places, Site, get_root
@@ -64,28 +67,60 @@ def blocks(t: Trial) -> str | None:
 
     Their contracts are all that the kernel requires of them.
     """
-    func, spec = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None), _variant_of(t)
-    if func is None or spec is None or not has_splice_points(t.program) or not _only_for(t.program, func.name, _PURE):
+    func, spec = _find_changed_function(t), _variant_of(t)
+    if func is None or not has_splice_points(t.program) or not _only_for(t.program, func.name, _PURE):
         return None
-    kernel, counts = pick_kernel(t.program, t.kernel), [0, 0, 0, 0]
-    BM, BN = t.tile
+    kernel = pick_kernel(t.program, t.kernel)
+    if spec is None and not knows_lengths_of_sequences(t.program, kernel):
+        return None
     rng = random.Random(0)
-    random_problems = [
-        Problem(Lengths(1, 2, 1, rng.randint(1, 400), rng.randint(0, 400)), rng.choice([64, 128, 192]), rng.choice([16, 64, 80, 128]))
-        for _ in range(60)
-    ]
-    problems = [*make_problems(spec, BM, BN, "full", t.program), *random_problems]
+    drawn = [Problem(_draw_lengths(rng), rng.choice([64, 128, 192]), rng.choice([16, 64, 80, 128])) for _ in range(60)]
+    problems = [*make_problems(spec, *t.tile, "full", t.program), *drawn]
+    if spec is None:
+        extra_values = {p: make_bounds_of_sequences(p.lengths) for p in problems}
     try:
-        pairs = check_contracts(t.mutant, kernel, spec, problems, t.consts)
-        for problem in problems:
-            for i, program in enumerate((t.program, t.mutant)):
-                masked, visited = _visits(program, t, problem)
-                counts[2 * i] += masked
-                counts[2 * i + 1] += visited
+        pairs = check_contracts(t.mutant, kernel, spec, problems, t.consts, extra_values=extra_values.__getitem__ if spec is None else None)
+        visits = [_count_visits(_evaluator(p, t, at), "kv_count", at.lengths.M, at.BM) for at in problems for p in (t.program, t.mutant)]
     except CuirError:
         return None
-    was_masked, was_visited, masked, visited = counts
-    message = f"the contracts of the splice points hold in {len(problems)} problems ({pairs:,} pairs), and the kernel asks for nothing else"
+    return _describe_contracts(len(problems), pairs, visits)
+
+
+def columns(t: Trial) -> str | None:
+    """Argue likewise for the blocks of queries that a block of keys visits, in kernels of the gradients of keys."""
+    func = _find_changed_function(t)
+    if func is None or _variant_of(t) is None or isinstance(t.spec, Specification) or not has_column_points(t.program):
+        return None
+    if not _only_for(t.program, func.name, {"q_count", "q_block"}):
+        return None
+    rng = random.Random(0)
+    drawn = [*make_column_problems(*t.tile), *(Problem(_draw_lengths(rng), *t.tile) for _ in range(190))]
+    try:
+        original, mutant = (check(p, t.kernel, t.consts) for p in (t.program, t.mutant))
+        problems = make_contract_problems(original, t.spec, drawn)
+        pairs = check_columns(mutant, problems)
+        visits = [
+            _count_visits(make_column_evaluator(c, at, extra), "q_count", at.lengths.N, at.BN)
+            for at, extra in problems.items()
+            for c in (original, mutant)
+        ]
+    except CuirError:
+        return None
+    return _describe_contracts(len(problems), pairs, visits)
+
+
+def _find_changed_function(t: Trial) -> Func | None:
+    return next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
+
+
+def _draw_lengths(rng: random.Random) -> Lengths:
+    return Lengths(1, 2, 1, rng.randint(1, 400), rng.randint(0, 400))
+
+
+def _describe_contracts(problems: int, pairs: int, visits: Sequence[tuple[int, int]]) -> str:
+    """Say that contracts hold; visits: masked and visited blocks, of the original and of the mutant in turns."""
+    (was_masked, was_visited), (masked, visited) = (map(sum, zip(*visits[i::2])) for i in (0, 1))
+    message = f"the contracts of the splice points hold in {problems} problems ({pairs:,} pairs), and the kernel asks for nothing else"
     return f"{message}; of {was_visited} blocks visited {was_masked} are masked, by the mutant {masked} of {visited}"
 
 
@@ -102,25 +137,26 @@ def _only_for(program: Program, name: str, splice: set[str]) -> bool:
     return bool(users) and all(isinstance(u, Func) and _only_for(program, u.name, splice) for u in users)
 
 
-def _visits(program: Program, t: Trial, problem: Problem) -> tuple[int, int]:
-    """Count the blocks that are masked, and the blocks that are visited, by all tiles."""
-    m = np.arange(-(-problem.lengths.M // problem.BM))
-    if not len(m):
+def _count_visits(run: Evaluator, point: str, length: int, tile: int) -> tuple[int, int]:
+    """Count the blocks that are masked, and the blocks that are visited, by all tiles of a length."""
+    numbers = np.arange(-(-length // tile))
+    if not len(numbers):
         return 0, 0
-    partial, n = (np.broadcast_to(np.asarray(x), m.shape) for x in _evaluator(program, t, problem).call("kv_count", 0, 0, m))
+    partial, n = (np.broadcast_to(np.asarray(x), numbers.shape) for x in run.call(point, 0, 0, numbers))
     return int(partial.sum()), int(n.sum())
 
 
 def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
     from ..attn.splicing.captured_arguments import compute_captured_arguments
 
-    spec = _variant_of(t)
-    assert spec is not None
-    lengths, kernel = problem.lengths, pick_kernel(program, t.kernel)
+    spec, lengths, kernel = _variant_of(t), problem.lengths, pick_kernel(program, t.kernel)
     consts = {**t.consts, "BM": problem.BM, "BN": problem.BN}
     dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
-    captured = compute_captured_arguments(program, kernel, spec, lengths, consts=consts)
-    return Evaluator(program, collect_kernel_values(kernel, dims, consts, {"scale": 0.125, **captured}))
+    if spec is None:
+        extra: Mapping[str, Any] = make_bounds_of_sequences(lengths)
+    else:
+        extra = compute_captured_arguments(program, kernel, spec, lengths, consts=consts)
+    return Evaluator(program, collect_kernel_values(kernel, dims, consts, {"scale": 0.125, **extra}))
 
 
 def predicate(t: Trial) -> str | None:
@@ -412,6 +448,7 @@ def every_schedule(t: Trial) -> str | None:
 
 ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     blocks,
+    columns,
     predicate,
     argue_for_wider_mask,
     more_order,

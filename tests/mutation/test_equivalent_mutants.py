@@ -13,7 +13,7 @@ from cuir.bridging import attention_consts
 from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import Job, judge
 from cuir.mutation.equivalence_arguments import other_setting
-from cuir.mutation.equivalent_mutants import ARGUMENTS, blocks, free_number, never_equal, why
+from cuir.mutation.equivalent_mutants import ARGUMENTS, blocks, columns, free_number, never_equal, why
 from cuir.mutation.mutant_comparison import Trial
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program
@@ -82,21 +82,49 @@ def test_an_argument_holds_and_says_why(name: str, make: Callable[[], Trial], wo
     assert find_argument(t) == name and word in str(why(t)) and t.explored.fault is None
 
 
+ROWS_OF = {  # by kernel: its specification, and what it calls the lengths M and N
+    "flash_bwd_dq_sm80": ("causal_query_gradients", "M", "N"),
+    "decode_cache_sm75": ("cached_decode", "M", "LENGTHS[b]"),
+    "flash_fwd_varlen_sm80": ("causal_packed", "queries(b)", "keys(b)"),
+}
+
+
+def trial_of(name: str, specification: str, old: str, new: str) -> Trial:
+    text = corpus.kernels()[name].read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    kernel = next(k for k in parse(text).kernels() if k.startswith("flash"))
+    return Trial(parse(text), parse(text.replace(old, new)), corpus.specification(specification)(), kernel, {"T": F16, "D": 64}, "quick")
+
+
+@pytest.mark.parametrize("name", ROWS_OF)
 @pytest.mark.parametrize(
     ("old", "new", "holds"),
     [
-        ("m * BM + N - M + 1) // BN", "m * BM + N - M) // BN", True),  # more blocks are masked
-        ("cdiv((m + 1) * BM + N - M, BN)", "cdiv((m + 2) * BM + N - M, BN)", True),  # more blocks are visited
-        ("m * BM + N - M + 1) // BN", "m * BM + N - M + 2) // BN", False),
-        ("cdiv((m + 1) * BM + N - M, BN)", "cdiv(m * BM + N - M, BN)", False),
+        ("m * BM + {N} - {M} + 1) // BN", "m * BM + {N} - {M}) // BN", True),  # more blocks are masked
+        ("cdiv((m + 1) * BM + {N} - {M}, BN)", "cdiv((m + 2) * BM + {N} - {M}, BN)", True),  # more blocks are visited
+        ("m * BM + {N} - {M} + 1) // BN", "m * BM + {N} - {M} + 2) // BN", False),
+        ("cdiv((m + 1) * BM + {N} - {M}, BN)", "cdiv(m * BM + {N} - {M}, BN)", False),
     ],
 )
-def test_contracts_argue_for_blocks_of_gradients_as_well(old: str, new: str, holds: bool) -> None:
-    text = corpus.kernels()["flash_bwd_dq_sm80"].read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    spec = corpus.specification("causal_query_gradients")()
-    t = Trial(parse(text), parse(text.replace(old, new)), spec, "flash_bwd_dq", {"T": F16, "D": 64}, "quick")
-    assert (blocks(t) is not None) == holds
+def test_contracts_argue_for_blocks_of_keys_without_a_variant(name: str, old: str, new: str, holds: bool) -> None:
+    """Kernels of gradients, and those that read the lengths of sequences."""
+    specification, M, N = ROWS_OF[name]
+    t = trial_of(name, specification, old.format(M=M, N=N), new.format(M=M, N=N))
+    assert (blocks(t) is not None) == holds and columns(t) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "holds"),
+    [
+        ("j * BN + BN - 1 - (N - M)), BM)", "j * BN + BN - (N - M)), BM)", True),  # more blocks are masked
+        ("j * BN + BN - 1 - (N - M)), BM)", "j * BN + BN - 2 - (N - M)), BM)", False),
+        ("n = max(0, cdiv(M, BM) - first)", "n = max(1, cdiv(M, BM) - first)", False),  # a block of no queries
+        ("dX = P * (dP - DL[b, h, q])", "dX = P * dP", False),
+    ],
+)
+def test_contracts_argue_for_blocks_of_queries(old: str, new: str, holds: bool) -> None:
+    t = trial_of("flash_bwd_sm75", "causal_key_gradients", old, new)
+    assert (columns(t) is not None) == holds and blocks(t) is None
 
 
 @pytest.mark.thorough

@@ -7,16 +7,18 @@ from importlib.resources import files
 import pytest
 
 import corpus
+from corpus.computes import COMPUTES
 from cuir.attn.splicing.splice import transfer
 from cuir.attn.verification.problems import make_small_attention_launches
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.spec.loading import as_specification
+from cuir.spec.loading import as_any, as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import check_exhaustively, schedules_stage, stages, verify
+from cuir.verification.exhaustive import Explored
 
 CONSTS = {"T": F16, "D": 64}
 PLAIN = files("corpus").joinpath("programs/flash_fwd.cuir").read_text(encoding="utf-8")
@@ -34,6 +36,39 @@ def test_right_kernels(name: str) -> None:
     result = check_exhaustively(*kernel(name), progress=text.append)
     assert [e.case for e in result] == [case for case, _ in make_small_attention_launches(128, 128, 2, 4, ring=2)]
     assert all(e.result.ok and e.result.alike for e in result) and len(text) > len(result)
+
+
+CORPUS = {**corpus.programs(), **corpus.kernels()}
+
+
+def explore_corpus(name: str, kernel: str, old: str = "", new: str = "") -> list[Explored]:
+    """Explore small launches of a program of the corpus, in which one text may be replaced."""
+    text, computed = CORPUS[name].read_text(encoding="utf-8"), COMPUTES[name][kernel]
+    assert not old or text.count(old) == 1
+    program = parse(text.replace(old, new) if old else text, f"{name}.cuir")
+    names = {p.name for p in program.kernels()[kernel].params}
+    consts = {n: v for n, v in {**CONSTS, **computed.tested}.items() if n in names}
+    spec = as_any(corpus.specification(computed.specification), computed.specification)
+    return check_exhaustively(program, check(program, kernel, consts), spec)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, kernels in COMPUTES.items() for k in kernels])
+def test_no_schedule_of_the_corpus_has_a_fault(name: str, kernel: str) -> None:
+    result = explore_corpus(name, kernel)
+    assert len(result) >= 6 and {e.result.verdict for e in result} == {"clean"} and all(e.result.alike for e in result)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "old"),
+    [
+        ("flash_fwd_sm75", "flash_fwd", "sync()                                       # V has landed for all"),
+        ("flash_fwd_sm80", "flash_fwd", "sync()                                   # block i has landed for all"),
+        ("decode_cache_sm80", "flash_decode", "sync()                                       # all are done with keys and values"),
+    ],
+)
+def test_kernels_of_warps_without_a_sync_are_refused(name: str, kernel: str, old: str) -> None:
+    assert explore_corpus(name, kernel, old, "pass_by = 0  # ")[-1].result.diagnostics[0].code in ("R401", "M401")  # a race; not landed
 
 
 def make_broken() -> tuple[Program, Checked, Specification]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...checking.checked import Checked
-from ...spec.specification import Lengths
+from ...spec.specification import LENGTHS, Lengths
 from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError, Diagnostic, Note
 from ..tracing.splice_names import BACKWARD_POINTS
@@ -27,11 +27,21 @@ def has_column_points(program: Program) -> bool:
 
 
 def make_column_problems(BM: int, BN: int) -> list[Problem]:
-    """Return problems with ragged ends, M != N both ways, one row, one column.
+    """Return problems with ragged ends, M != N both ways, one row, one column, and no row.
 
     At the kernel's tile sizes: lists of blocks are made for it.
     """
-    lengths = (1, 1), (BM, BN), (BM + 9, 2 * BN + 3), (3 * BM - 1, BN), (2 * BM, 3 * BN + 5), (3 * BM, 3 * BM), (5, 2 * BN), (2 * BN, 5)
+    lengths = (
+        (1, 1),
+        (BM, BN),
+        (BM + 9, 2 * BN + 3),
+        (3 * BM - 1, BN),
+        (2 * BM, 3 * BN + 5),
+        (3 * BM, 3 * BM),
+        (5, 2 * BN),
+        (2 * BN, 5),
+        (0, BN),
+    )
     return [Problem(Lengths(1, 2, 1, M, N), BM, BN) for M, N in lengths]
 
 
@@ -43,13 +53,17 @@ def check_columns(checked: Checked, extra_values: Mapping[Problem, Mapping[str, 
     """
     pairs = 0
     for problem, extra in extra_values.items():
-        lengths = problem.lengths
-        dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
-        run = Evaluator(checked.program, collect_kernel_values(checked.origin, dims, dict(checked.consts), {"scale": 0.125, **extra}))
+        lengths, run = problem.lengths, make_column_evaluator(checked, problem, extra)
         for b, h in itertools.product(range(lengths.B), range(lengths.H)):
             _check_column(checked.program, run, evaluate_keep(run, b, h, lengths), problem, b, h)
         pairs += lengths.M * lengths.N
     return pairs
+
+
+def make_column_evaluator(checked: Checked, problem: Problem, extra: Mapping[str, Value]) -> Evaluator:
+    """Return an evaluator of a kernel's functions in a problem; extra: the additional values that the kernel reads."""
+    dims = {n: getattr(problem.lengths, n) for n in LENGTHS}
+    return Evaluator(checked.program, collect_kernel_values(checked.origin, dims, dict(checked.consts), {"scale": 0.125, **extra}))
 
 
 def _check_column(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> None:
@@ -101,4 +115,4 @@ def _check_column(program: Program, run: Evaluator, keep: np.ndarray, problem: P
                 )
 
 
-__all__ = ["check_columns", "has_column_points", "make_column_problems"]
+__all__ = ["check_columns", "has_column_points", "make_column_evaluator", "make_column_problems"]

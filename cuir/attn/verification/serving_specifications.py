@@ -12,7 +12,9 @@ import torch
 
 from ...spec.function_specification import FunctionSpecification
 from ...spec.specification import Lengths, Specification
+from ...syntax.nodes import Kernel, Program
 from ..splicing.specification_copies import bound_reads
+from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE
 
 LONGEST = 5 * 64  # tokens of the longest sequence that is tried
 Arguments = Callable[[Lengths], Mapping[str, Any]]
@@ -184,6 +186,22 @@ def make_packed_specification(spec: Specification, arguments: Arguments | None =
         }
 
     return FunctionSpecification(f"{spec.name}_packed", reference, inputs, sizes)
+
+
+def knows_lengths_of_sequences(program: Program, kernel: Kernel) -> bool:
+    """Return whether a kernel over a cache or of packed sequences reads the length of each sequence."""
+    return any(p.name == CACHE_LENGTHS for p in kernel.params) or all(name in program.funcs() for name in OF_SEQUENCE.values())
+
+
+def make_bounds_of_sequences(lengths: Lengths) -> dict[str, torch.Tensor]:
+    """Return what these kernels read of sequences that all have M queries and N keys, by parameter."""
+    starts = torch.arange(lengths.B, dtype=torch.int32)
+    bounds = {
+        f"{which}{end}": (starts + later) * n
+        for which, n in (("Q", lengths.M), ("K", lengths.N))
+        for end, later in (("START", 0), ("END", 1))
+    }
+    return {CACHE_LENGTHS: torch.full_like(starts, lengths.N), **bounds}
 
 
 def _draw_places(B: int, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

@@ -54,6 +54,7 @@ def test_kernels_of_f32_keep_them(name: str) -> None:
         ("// BM + i - out", "// BM + 1 + i - out", "V103"),
         ("out = cdiv(M, BM) - M // BM", "out = 0 * M", "V102"),
         ("    n = max(0, cdiv(M, BM) - first)", "    n = max(0, M // BM - first)", "V101"),
+        ("    n = max(0, cdiv(M, BM) - first)", "    n = max(1, cdiv(M, BM) - first)", "V108"),  # a block of no queries
         ("return n - max(0, M // BM - max(first, full)), n", "return n - max(0, M // BM - first), n", "V102"),
         ("return n - max(0, M // BM - max(first, full)), n", "return 0 - 1, n", "V108"),
         ("return n - max(0, M // BM - max(first, full)), n", "return n, cdiv(M, BM) + 1", "V108"),
