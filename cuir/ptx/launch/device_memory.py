@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,12 +127,26 @@ def place_tensors(arguments: Sequence[Argument], names: Sequence[str], first: in
     return allocations, addresses, end + ALIGNMENT
 
 
-def place_variables(module: Module, symbols: dict[str, int], state: dict[str, np.ndarray]) -> list[Allocation]:
-    """Return allocations of the variables in global memory; state: their bytes, kept from launch to launch."""
+def place_variables(module: Module, named: Set[str], symbols: dict[str, int], state: dict[str, np.ndarray]) -> list[Allocation]:
+    """Return allocations of the variables in global memory that a kernel can reach.
+
+    Headers declare many of one byte that nobody uses; those would have each byte of the memory judged alone.
+
+    Args:
+        named: Names in the kernel's instructions.
+        state: Bytes of variables, kept from launch to launch.
+    """
+    reached, work = set[str](), [n for n in named if n in module.variables]
+    while work:
+        name = work.pop()
+        if name not in reached:
+            reached.add(name)
+            inner = (n.removeprefix("generic(").removesuffix(")") for _, n in module.variables[name].symbols)
+            work += [n for n in inner if n in module.variables]
     return [
         Allocation(v.name, symbols[v.name] - GLOBAL_BASE, v.size, state[v.name])
         for v in module.variables.values()
-        if v.space == "global" and v.size is not None
+        if v.space == "global" and v.size is not None and v.name in reached
     ]
 
 

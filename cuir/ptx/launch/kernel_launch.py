@@ -210,7 +210,7 @@ class KernelRun:
         if function.threads is not None and threads > int(np.prod(function.threads)):
             raise CuirError.of("U401", f"`{name}` takes at most {int(np.prod(function.threads))} threads a CTA, found {threads}")
         self.name, self.program, self.schedule = name, module.find_program(name), schedule
-        variables = place_variables(module.module, module.symbols, module.state)
+        variables = place_variables(module.module, self.program.named, module.symbols, module.state)
         self.arguments: tuple[Argument, ...] = ()
         self.addresses: list[int] = []
         placed = (

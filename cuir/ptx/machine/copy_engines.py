@@ -401,8 +401,7 @@ class Engines:
         while self.act_late():
             pass
         for engine, t in self.landed.items():
-            clocks = {id(c): c for c in m.knowledge.extra if c is not None}.values()
-            if not any(c[engine] >= self.landed_at[engine] for c in clocks):
+            if not any(c[engine] >= self.landed_at[engine] for c in m.knowledge.list_clocks()):
                 what = f"{describe_engine(m, t.place)[0]} of {describe_thread(m, t.slot + m.knowledge.first)}"
                 m.findings.add(
                     "M403",

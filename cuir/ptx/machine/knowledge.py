@@ -8,6 +8,7 @@ learned the same.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 
 import numpy as np
@@ -17,6 +18,7 @@ from .groups import list_distinct
 Array = np.ndarray
 Event = tuple[int, int]  # a thread, and its tick
 ALWAYS = 1 << 59  # beyond all ticks: a thread knows what it did itself
+MOST_CLOCKS = 256  # then those that no thread has are dropped
 
 
 def are_among(numbers: Array, others: Array) -> Array:
@@ -25,6 +27,12 @@ def are_among(numbers: Array, others: Array) -> Array:
     if high - low < len(others):  # they follow one another; they may repeat
         return (low <= numbers) & (numbers <= high)
     return np.isin(numbers, others)
+
+
+def list_values(numbers: Array) -> list[int]:
+    """Return the distinct values of numbers, most of which are the same."""
+    first = numbers[0]
+    return [int(first)] if (numbers == first).all() else np.unique(numbers).tolist()
 
 
 class Clock:
@@ -62,6 +70,8 @@ class Knowledge:
         total: Threads of the grid.
         engines: Entries of a clock behind the threads, for mbarriers: the ticks at which bytes landed on them.
         size: Entries of a clock. The last is for the launch before, if this one may begin before its end.
+        clocks: Clocks that threads have; none is changed. The first stands for none.
+        clock_of: Number of each thread's clock.
     """
 
     def __init__(self, first: int, count: int, width: int, total: int, engines: int = 0, has_earlier: bool = False):
@@ -69,10 +79,12 @@ class Knowledge:
         self.has_earlier, self.size = has_earlier, total + engines + has_earlier
         self.cta = np.zeros(count, np.int64)
         self.warp = np.zeros(count, np.int64)
-        self.extra: list[Array | None] = [None] * count
-        self.has_extra = False
+        self.clocks: list[Array] = [np.zeros(0, np.int64)]
+        self.clock_of = np.zeros(count, np.int64)
+        self.most = MOST_CLOCKS
+        self.numbers: dict[int, int] = {}  # of clocks, by their identity
+        self.joins: dict[tuple[int, int], int] = {}
         self.threads: Array | None = None  # of a copy: whose knowledge it is
-        self.waited: set[tuple[int, int, int]] = set()  # threads that know a product of a warpgroup, by its first thread, to be over
         self.products: dict[int, list[tuple[int, int]]] = {}  # by warpgroup: when products started, and when they were waited for
 
     def is_known(self, slot: int, event: Event) -> bool:
@@ -82,14 +94,14 @@ class Knowledge:
         in_warp = thread // 32 == own // 32 and tick <= self.warp[slot]
         if in_warp or (thread // self.width == own // self.width and tick <= self.cta[slot]):
             return True
-        clock = self.extra[slot]
-        return clock is not None and bool(tick <= clock[thread])
+        number = self.clock_of[slot]
+        return bool(number) and bool(tick <= self.clocks[number][thread])
 
     def find_known(self, slot: int, threads: Array) -> Array:
         """Return the last tick of each of some threads that a thread, by its slot, knows."""
         own = slot + self.first
-        clock = self.extra[slot]
-        known = np.zeros(len(threads), np.int64) if clock is None else clock[threads]
+        number = self.clock_of[slot]
+        known = self.clocks[number][threads] if number else np.zeros(len(threads), np.int64)
         known = np.where(threads // self.width == own // self.width, np.maximum(known, self.cta[slot]), known)
         known = np.where(threads >> 5 == own >> 5, np.maximum(known, self.warp[slot]), known)
         return np.where(threads == own, ALWAYS, known)
@@ -98,38 +110,40 @@ class Knowledge:
         """Note that threads have waited for a product of their warpgroup, which started when all of them had come to it."""
         self.products.setdefault(warpgroup, []).append((started, over))
 
-    def is_read_over(self, slot: int, event: Event) -> bool:
-        """Return whether a thread, by its slot, knows a read to be over: by a product that the reader's warpgroup started behind it."""
-        thread, tick = event
-        cta, local = divmod(thread - self.first, self.width)
-        products = self.products.get(cta * (self.width // 128 + 1) + local // 128, [])
-        behind = bisect_right(products, (tick, self.total))
-        if behind == len(products):
-            return False
-        over = products[behind][1]
-        first = thread - local % 128
-        key = slot, first, over
-        if key not in self.waited:
-            if not first <= slot + self.first < first + 128 and not (self.find_known(slot, np.arange(first, first + 128)) >= over).any():
-                return False
-            self.waited.add(key)
-        return True
+    def find_unfinished(self, slots: Array, threads: Array, ticks: Array) -> Array:
+        """Return the numbers of reads by threads that others, by their slots, do not know to be over.
+
+        They do by a product that the reader's warpgroup started behind its read.
+        """
+        open_ = np.ones(len(slots), np.bool_)
+        ctas, locals_ = (threads - self.first) // self.width, (threads - self.first) % self.width
+        groups = ctas * (self.width // 128 + 1) + locals_ // 128
+        starts = threads - locals_ % 128
+        for group in list_values(groups) if self.products and len(groups) else ():
+            products = self.products.get(group, [])
+            mine = groups == group
+            for tick in list_values(ticks[mine]):
+                behind = bisect_right(products, (tick, self.total))
+                if behind < len(products):
+                    chosen = np.flatnonzero(mine & (ticks == tick))
+                    first, over = int(starts[chosen[0]]), products[behind][1]
+                    own = slots[chosen] + self.first
+                    known = (first <= own) & (own < first + 128)
+                    if not known.all():
+                        known |= self.are_over(slots[chosen], np.arange(first, first + 128), over)
+                    open_[chosen[known]] = False
+        return np.flatnonzero(open_)
 
     def find_unlearned(self, slots: Array, threads: Array, ticks: Array) -> Array:
         """Return the numbers of the events that threads, by their slots, have not learned by a clock."""
-        left = np.arange(len(slots))
-        if not self.has_extra:
-            return left
+        numbers = self.clock_of[slots]
         unknown = np.ones(len(slots), np.bool_)
-        own, inverse = np.unique(slots, return_inverse=True)
-        clocks = [self.extra[s] for s in own.tolist()]
-        shared = {id(c): c for c in clocks if c is not None}  # most threads have learned the same
-        for clock in shared.values():
-            mine = (
-                slice(None) if len(shared) == 1 and all(c is not None for c in clocks) else np.array([c is clock for c in clocks])[inverse]
-            )
-            unknown[mine] = ticks[mine] > clock[threads[mine]]
-        return left[unknown]
+        found = list_values(numbers)
+        for number in found:
+            if number:
+                mine = slice(None) if len(found) == 1 else numbers == number
+                unknown[mine] = ticks[mine] > self.clocks[number][threads[mine]]
+        return np.flatnonzero(unknown)
 
     def are_over(self, slots: Array, threads: Array, tick: int) -> Array:
         """Return which threads, by their slots, know a tick of at least one of some threads of a CTA."""
@@ -137,21 +151,19 @@ class Knowledge:
         over = (own // self.width == threads[0] // self.width) & (tick <= self.cta[slots])
         if not over.all():
             over |= are_among(own, threads) | (are_among(own >> 5, threads >> 5) & (tick <= self.warp[slots]))
-        if self.has_extra and not over.all():
-            knows: dict[int, bool] = {}  # by clock: most threads have learned the same
-            for i in np.flatnonzero(~over).tolist():
-                clock = self.extra[int(slots[i])]
-                if clock is not None:
-                    if id(clock) not in knows:
-                        knows[id(clock)] = bool((clock[threads] >= tick).any())
-                    over[i] = knows[id(clock)]
+        if len(self.clocks) > 1 and not over.all():
+            numbers = self.clock_of[slots]
+            for number in list_values(numbers):
+                if number and (self.clocks[number][threads] >= tick).any():
+                    over |= numbers == number
         return over
 
     def copy_of(self, slots: Array) -> Knowledge:
         """Return what some threads know now; they are the slots of the copy."""
         copy = Knowledge(self.first, 0, self.width, self.total, self.engines, self.has_earlier)
         copy.cta, copy.warp, copy.threads = self.cta[slots], self.warp[slots], slots + self.first
-        copy.extra, copy.has_extra = [self.extra[s] for s in slots.tolist()], self.has_extra
+        copy.clocks, copy.clock_of = self.clocks, self.clock_of[slots]
+        copy._drop_clocks()
         return copy
 
     def take_snapshot(self, slots: Array, tick: int | Array) -> Array:
@@ -166,26 +178,60 @@ class Knowledge:
             start = self.first + warp * 32
             part = times[start : start + 32]
             np.maximum(part, self.warp[slots[warps == warp]].max(), out=part)
-        if self.has_extra:
-            for clock in {id(c): c for s in slots.tolist() if (c := self.extra[s]) is not None}.values():
-                np.maximum(times, clock, out=times)
+        for number in list_values(self.clock_of[slots]) if len(self.clocks) > 1 else ():
+            if number:
+                np.maximum(times, self.clocks[number], out=times)
         own = slots + self.first
         times[own] = np.maximum(times[own], tick)
         return times
 
     def learn(self, slots: Array, clock: Array) -> None:
         """Let threads know what a clock holds."""
-        self.has_extra = True
-        joined: dict[int, Array] = {}
-        for s in slots.tolist():
-            old = self.extra[s]
-            if old is None:
-                self.extra[s] = clock
-            elif old is not clock:
-                if id(old) not in joined:
-                    joined[id(old)] = np.maximum(old, clock)
-                    joined[id(joined[id(old)])] = joined[id(old)]
-                self.extra[s] = joined[id(old)]
+        new = self._enter(clock)
+        numbers = self.clock_of[slots]
+        for old in list_values(numbers):
+            if old != new:
+                mine = slots if len(slots) == 1 else slots[numbers == old]
+                self.clock_of[mine] = self._join(old, new) if old else new
+
+    def _enter(self, clock: Array) -> int:
+        """Return the number of a clock."""
+        number = self.numbers.get(id(clock))
+        if number is None:
+            if len(self.clocks) > self.most:
+                self._drop_clocks()
+                self.most = max(MOST_CLOCKS, 2 * len(self.clocks))
+            number = self.numbers[id(clock)] = len(self.clocks)
+            self.clocks.append(clock)
+        return number
+
+    def _drop_clocks(self) -> None:
+        """Drop the clocks that no thread has."""
+        used, self.clock_of = np.unique(np.append(0, self.clock_of), return_inverse=True)
+        self.clock_of = self.clock_of[1:]
+        self.clocks = [self.clocks[n] for n in used.tolist()]
+        self.numbers = {id(c): n for n, c in enumerate(self.clocks)}
+        self.joins = {}
+
+    def _join(self, old: int, new: int) -> int:
+        """Return the number of the clock of what two clocks hold together."""
+        found = self.joins.get((old, new))
+        if found is None:
+            one, other = self.clocks[old], self.clocks[new]
+            joined = np.maximum(one, other)
+            if (joined == one).all():
+                found = old
+            elif (joined == other).all():
+                found = new
+            else:
+                found = self.numbers[id(joined)] = len(self.clocks)
+                self.clocks.append(joined)
+            self.joins[old, new] = found
+        return found
+
+    def list_clocks(self) -> list[Array]:
+        """Return the clocks that threads have."""
+        return [self.clocks[n] for n in np.unique(self.clock_of).tolist() if n]
 
     def learn_earlier(self, slots: Array, tick: int) -> None:
         """Let threads know that the launch before is over."""
@@ -196,7 +242,7 @@ class Knowledge:
 
     def meet_in_cta(self, slots: Array, tick: int) -> None:
         """Let all threads of CTAs know one another up to a tick."""
-        if self.has_extra:
+        if len(self.clocks) > 1:
             for cta in list_distinct(slots // self.width):
                 self._share(slots[slots // self.width == cta])
         self.cta[slots] = tick
@@ -205,16 +251,13 @@ class Knowledge:
         """Let all threads of warps know one another up to a tick."""
         for warp in list_distinct(slots >> 5):
             mine = slots[slots >> 5 == warp]
-            if self.has_extra:
+            if len(self.clocks) > 1:
                 self._share(mine)
             self.cta[mine] = self.cta[mine].max()
         self.warp[slots] = tick
 
     def _share(self, slots: Array) -> None:
         """Join the clocks of threads."""
-        clocks = list({id(c): c for s in slots.tolist() if (c := self.extra[s]) is not None}.values())
-        if not clocks:
-            return
-        joined = clocks[0] if len(clocks) == 1 else np.maximum.reduce(clocks)
-        for s in slots.tolist():
-            self.extra[s] = joined
+        found = [n for n in list_values(self.clock_of[slots]) if n]
+        if found:
+            self.clock_of[slots] = functools.reduce(self._join, found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,15 @@ class ReadRecord:
     def span(self) -> tuple[int, int]:
         """First byte, and the one behind the last."""
         return int(self.places.min()), int(self.places.max()) + self.nbytes
+
+
+class Met(NamedTuple):
+    """Old accesses: the lanes that meet them, entries, threads and ticks."""
+
+    lanes: Array
+    entries: Array
+    threads: Array
+    ticks: Array
 
 
 Report = Callable[[Meeting], None]
@@ -105,16 +115,15 @@ class Shadow:
             ordered &= threads < known.total
         return ordered | (ticks <= 0) | ((threads == own) & (ticks < IN_FLIGHT))
 
-    def _report_unknown(
-        self, slots: Array, lanes: Array, found: list[tuple[int, int, int]], strong: bool, mode: str, report: Report
-    ) -> None:
-        """Report old accesses (entry, thread, tick) that the lanes' threads do not know."""
+    def _report_unknown(self, slots: Array, met: Met, strong: bool, mode: str, report: Report) -> None:
+        """Report old accesses that the lanes' threads do not know."""
         known = self.get_knowledge()
-        for lane, (entry, thread, tick) in zip(lanes.tolist(), found):
-            slot, event = int(slots[lane]), (thread, tick)
-            if mode == "read" and known.products and known.is_read_over(slot, event):
-                continue
-            if tick >= IN_FLIGHT or not (thread == slot + known.first or known.is_known(slot, event)):
+        if mode == "read" and known.products:
+            left = known.find_unfinished(slots[met.lanes], met.threads, met.ticks)
+            met = Met(*(x[left] for x in met))
+        for lane, entry, thread, tick in zip(*(x.tolist() for x in met)):
+            slot = int(slots[lane])
+            if tick >= IN_FLIGHT or not (thread == slot + known.first or known.is_known(slot, (thread, tick))):
                 report(Meeting(lane, entry << self.shift, thread, tick, mode, strong))
 
     def check_write(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
@@ -139,8 +148,8 @@ class Shadow:
         if not len(unknown):
             return
         lane, column = lane[unknown], column[unknown]
-        found = [(int(entries[i, j]), int(threads[i, j]), int(ticks[i, j])) for i, j in zip(lane, column)]
-        self._report_unknown(slots, lane, found, bool(self.write_strong[entries[lane[0], column[0]]]), "write", report)
+        met = Met(lane, entries[lane, column], threads[lane, column], ticks[lane, column])
+        self._report_unknown(slots, met, bool(self.write_strong[entries[lane[0], column[0]]]), "write", report)
 
     def check_reads(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
         """Check the reads since the last write against a new write."""
@@ -190,8 +199,8 @@ class Shadow:
             return
         threads = record.threads[hit]
         ordered = self._is_ordered(slots[lane[mine]], threads[:, None], np.full((len(hit), 1), record.tick))[:, 0]
-        found = [(int(wanted[i]), int(t), record.tick) for i, t in zip(mine[~ordered], threads[~ordered])]
-        self._report_unknown(slots, lane[mine[~ordered]], found, record.strong, "read", report)
+        mine, threads = mine[~ordered], threads[~ordered]
+        self._report_unknown(slots, Met(lane[mine], wanted[mine], threads, np.full(len(mine), record.tick)), record.strong, "read", report)
 
     def enter_read(self, slots: Array, places: Array, nbytes: int, tick: int, strong: bool) -> None:
         """Record a read."""

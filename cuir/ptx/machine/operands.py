@@ -49,6 +49,7 @@ class Reader:
 
     Attributes:
         symbols: Addresses of variables and functions.
+        named: Those that an instruction names.
     """
 
     function: str
@@ -56,6 +57,7 @@ class Reader:
     symbols: dict[str, int]
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
 
     def find_register(self, name: str) -> int | None:
         return self.file.numbers.get((self.function, name))
@@ -83,6 +85,7 @@ class Reader:
                     return lambda g: g.regs[i].astype(part).view(dtype)
                 raise UnknownForm(f"the register `{operand}` as .{type_name}")
             if operand in self.symbols:
+                self.named.add(operand)
                 address = np.array(self.symbols[operand], np.uint64).astype(f"u{dtype.itemsize}").view(dtype)
                 return lambda g: address
             if SPECIAL.fullmatch(operand):
@@ -101,6 +104,7 @@ class Reader:
         if i is None:
             if operand.base not in self.symbols:
                 raise UnknownForm(f"the address of `{operand.base}`")
+            self.named.add(operand.base)
             symbol = np.array(self.symbols[operand.base] + offset, np.int64)
             return lambda g: symbol
         self.reads.add(i)

@@ -143,6 +143,7 @@ class Program:
         local_bytes: Bytes of local memory of a thread: variables, and parameters of functions.
         shared_bytes: Bytes of shared memory of a CTA, without those that a launch adds.
         uses: Registers that each instruction reads, and writes; known where there are products of warpgroups.
+        named: Variables and functions that instructions name.
         product_registers: Registers of such products, and those that are copied to them.
     """
 
@@ -164,6 +165,7 @@ class Program:
         self._edges: dict[int, list[int]] = {}
         self.uses: list[tuple[frozenset[int], frozenset[int]]] = []
         self.product_registers: set[int] = set()
+        self.named: set[str] = set()
         self.spans: dict[int, Span] = {}  # of instructions that findings have named
         self.product_clashes: dict[tuple[int, int], bool] = {}  # whether a product must wait for another one, by their places
         names = self._find_called(kernel)
@@ -270,6 +272,7 @@ class Program:
             place += 1
             reads, writes = uses.setdefault(block.index, (set(), set()))
             self.uses.append((frozenset(reader.reads), frozenset(reader.writes)))
+            self.named |= reader.named
             reads |= (reader.reads | (reader.writes if i.guard is not None else set())) - writes
             writes |= reader.writes
         self._note_uses(uses)
