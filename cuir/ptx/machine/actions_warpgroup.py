@@ -11,7 +11,7 @@ from .findings import describe_thread, make_span
 from .groups import Group, list_distinct
 from .lane_machine import Machine
 from .operands import Array, list_parts
-from .products import Matrix, Product
+from .products import Matrix, Operand, Product
 from .program import SHARED_BASE, Binding, Step, action
 
 
@@ -71,34 +71,33 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
     factor_a, factor_b, first_transposed, second_transposed = read_flags(op, list(b.instruction.operands[4:]), in_registers)
     factor, operands, saturates = factor_a * factor_b, frozenset(sources), op.has("satfinite")
 
+    shapes = Operand(form.first, ROWS, form.inner, first_transposed), Operand(form.second, form.columns, form.inner, second_transposed)
+
     def issue(g: Group) -> None:
         m: Machine = g.machine
         descriptors = [None if d is None else g.spread(d(g)) for d in (first, second)]
-        scale = g.spread(keeps(g))
-        groups = g.slots // m.width * (m.width // 128 + 1) + g.slots % m.width // 128
-        for which in list_distinct(groups):
-            mine = np.flatnonzero(groups == which)
+        scale, fetched = g.spread(keeps(g)), [g.spread(f(g)) for f in fragments]
+        for start in find_warpgroups(g, place):
+            mine = slice(start, start + 128)
             slots = g.slots[mine]
-            if len(mine) != 128:
-                refuse(m, int(slots[0]), place, f"multiplies with {len(mine)} threads of its warpgroup, and all 128 must")
-            shapes = ((ROWS, form.inner), first_transposed), ((form.columns, form.inner), second_transposed)
+            which = int(m.warpgroups[slots[0]])
             matrices: list[Matrix | None] = []
-            for d, (shape, transposed) in zip(descriptors, shapes):
-                if d is not None and (d[mine] != d[mine[0]]).any():
+            for d, shape in zip(descriptors, shapes):
+                if d is not None and (d[mine] != d[start]).any():
                     refuse(m, int(slots[0]), place, "multiplies with a descriptor that is not the same in all threads of its warpgroup")
-                matrices.append(None if d is None else find_matrix(m, int(slots[0]), int(d[mine[0]]), shape, transposed, place))
+                matrices.append(None if d is None else find_matrix(m, int(slots[0]), int(d[start]), shape, place))
             a, c = matrices
             assert c is not None
-            registers = [g.spread(f(g))[mine] for f in fragments]
-            adds = bool(scale[mine[0]])
+            registers = [r[mine] for r in fetched]
+            adds = bool(scale[start])
             m.products.check_fence(slots, targets if adds else (), sources, place)
             started = m.next_tick(place)
             read = check_operands(m, slots, a, c, place) if m.launch.detect else None
 
             def multiply(a: Matrix | None = a, c: Matrix = c, registers: list[Array] = registers) -> Array:
-                rows = m.shared.bytes.view(np.complex128)  # elements of 16 bytes, which NumPy gathers fast
-                left = arrange(rows[a.chunks], form.first, first_transposed) if a is not None else gather_operand(registers, form.first)
-                product = left @ arrange(rows[c.chunks], form.second, second_transposed).T
+                detects = m.launch.detect
+                left = a.read(m.shared, detects) if a is not None else gather_operand(registers, form.first)
+                product = left @ c.read(m.shared, detects).T
                 return product if factor > 0 else -product
 
             commits = m.products.commits.get(which, 0)
@@ -107,18 +106,44 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
     return issue
 
 
+def find_warpgroups(g: Group, place: int) -> range:
+    """Return where the threads of each warpgroup begin in a group. Raises CuirError for one that is not whole."""
+    m: Machine = g.machine
+    firsts = g.slots[::128]
+    whole = g.n % 128 == 0 and not (firsts % m.width % 128).any() and (g.slots[127::128] - firsts == 127).all()
+    if not whole:
+        groups = m.warpgroups[g.slots]
+        for which in list_distinct(groups):
+            slots = g.slots[groups == which]
+            if len(slots) != 128:
+                refuse(m, int(slots[0]), place, f"multiplies with {len(slots)} threads of its warpgroup, and all 128 must")
+    return range(0, g.n, 128)
+
+
 def check_operands(m: Machine, slots: Array, a: Matrix | None, c: Matrix, place: int) -> EngineRead:
     """Check what a product reads of shared memory, and record it. A warp needs its 16 rows of A alone, and all of B.
 
     All threads of the warpgroup start the product together, so what each wrote and fenced before needs no barrier.
     """
     first = slots[::32]
-    if a is not None and not m.engines.has_landed(m.shared, first, a.entries):
+    if a is not None and not has_landed(m, a, first):
         for warp, entries in enumerate(a.parts):
             m.engines.check(m.shared, first[warp : warp + 1], entries, "read", place, slots)
-    if not m.engines.has_landed(m.shared, first, c.entries):
+    if not has_landed(m, c, first):
         m.engines.check(m.shared, first, c.entries, "read", place, slots)
     return m.engines.enter_read(slots, [c.entries] if a is None else [a.entries, c.entries], place)
+
+
+def has_landed(m: Machine, matrix: Matrix, warps: Array) -> bool:
+    """Return whether bulk copies wrote all of a matrix, and warps, by their first threads, know that they landed."""
+    shadow, first = m.shared.shadow, int(warps[0])
+    assert shadow is not None
+    newest = matrix.find_newest(shadow)
+    if matrix.landed.get(first) != newest:
+        if not m.engines.has_landed(m.shared, warps, matrix.entries):
+            return False
+        matrix.landed[first] = newest
+    return True
 
 
 def refuse(m: Machine, slot: int, place: int, message: str) -> None:
@@ -126,24 +151,24 @@ def refuse(m: Machine, slot: int, place: int, message: str) -> None:
     raise m.findings.stop("M402", f"{describe_thread(m, slot + m.knowledge.first)} {message}", make_span(m, place))
 
 
-def find_matrix(m: Machine, slot: int, value: int, shape: tuple[int, int], transposed: bool, place: int) -> Matrix:
+def find_matrix(m: Machine, slot: int, value: int, form: Operand, place: int) -> Matrix:
     """Return the matrix that a descriptor describes. Raises CuirError for what lies outside of shared memory."""
     shadow = m.shared.shadow
     assert shadow is not None
-    key = value, shape, transposed, slot // m.width, shadow.shift
+    key = value, form, slot // m.width, shadow.shift
     found = m.products.matrices.get(key)
     if found is None:
-        found = m.products.matrices[key] = _make_matrix(m, slot, value, shape, transposed, place)
+        found = m.products.matrices[key] = _make_matrix(m, slot, value, form, place)
     return found
 
 
-def _make_matrix(m: Machine, slot: int, value: int, shape: tuple[int, int], transposed: bool, place: int) -> Matrix:
+def _make_matrix(m: Machine, slot: int, value: int, form: Operand, place: int) -> Matrix:
     """Make the matrix that a descriptor describes."""
     try:
         descriptor = decode_descriptor(value)
     except UnknownForm as reason:
         raise m.findings.stop("O123", f"the machine does not know {reason}", make_span(m, place)) from None
-    offsets = find_chunks(descriptor, *shape, transposed) - SHARED_BASE
+    offsets = find_chunks(descriptor, form.rows, form.inner, form.transposed) - SHARED_BASE
     low, high = int(offsets.min()), int(offsets.max()) + CHUNK
     if low < 0 or high > m.shared.size:
         who = describe_thread(m, slot + m.knowledge.first)
@@ -153,6 +178,7 @@ def _make_matrix(m: Machine, slot: int, value: int, shape: tuple[int, int], tran
     places = offsets + slot // m.width * m.shared.stride
     shadow = m.shared.shadow
     assert shadow is not None
-    quarters = np.split(places, 4, axis=1 if transposed else 0) if shape[0] == ROWS else []
+    quarters = np.split(places, 4, axis=1 if form.transposed else 0) if form.rows == ROWS else []
     parts = [shadow.find_entries(rows.reshape(-1), CHUNK).reshape(-1) for rows in quarters]
-    return Matrix(places // CHUNK, shadow.find_entries(places.reshape(-1), CHUNK).reshape(-1), parts)
+    entries = shadow.find_entries(places.reshape(-1), CHUNK).reshape(-1)
+    return Matrix(places // CHUNK, entries, parts, lambda chunks: arrange(chunks, form.type, form.transposed))

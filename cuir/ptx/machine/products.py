@@ -12,22 +12,52 @@ from ..isa.warpgroup_matrices import Form, add_product, pack_results, unpack_res
 from .copy_engines import EngineRead
 from .findings import describe_thread, make_span
 from .groups import find_slice, list_distinct
+from .memories import IN_FLIGHT, Memory, Shadow
 from .operands import Array
 from .program import Block
 
 
-class Matrix(NamedTuple):
+@dataclass(eq=False)
+class Matrix:
     """Matrix in shared memory.
 
     Attributes:
         chunks: Its chunks of 16 bytes, by their numbers.
         entries: Entries of the shadow.
         parts: The same for each quarter of 64 rows, which are those of a warp if the matrix is A.
+        decode: Function that returns the numbers that chunks hold.
+        numbers: What it held when it was last read, and the tick of the newest write then.
+        landed: By the first thread of a warpgroup, the newest write when all bytes were known to have landed.
     """
 
     chunks: Array
     entries: Array
     parts: list[Array]
+    decode: Callable[[Array], Array]
+    numbers: tuple[Array, int] | None = None
+    landed: dict[int, int] = field(default_factory=dict)
+
+    def find_newest(self, shadow: Shadow) -> int:
+        """Return the tick of the newest write of its bytes: while it stays, they do."""
+        return int(shadow.written[self.entries].max())
+
+    def read(self, memory: Memory, detects: bool) -> Array:
+        """Return its numbers; detects: whether writes have ticks."""
+        newest = self.find_newest(memory.shadow) if detects and memory.shadow is not None else IN_FLIGHT
+        if self.numbers is not None and self.numbers[1] == newest < IN_FLIGHT:
+            return self.numbers[0]
+        found = self.decode(memory.bytes.view(np.complex128)[self.chunks])  # elements of 16 bytes, which NumPy gathers fast
+        self.numbers = found, newest
+        return found
+
+
+class Operand(NamedTuple):
+    """Form of A or B: the type of its elements, its sizes, and whether its rows are contiguous."""
+
+    type: str
+    rows: int
+    inner: int
+    transposed: bool
 
 
 @dataclass(eq=False)
@@ -80,6 +110,7 @@ class Products:
 
     Attributes:
         unfenced: Whether a thread has written a register since its last wgmma.fence: [registers of products, threads].
+        dirty: Whether a thread may have written any.
     """
 
     def __init__(self, machine: Any):  # the Machine, whose module imports this one
@@ -87,10 +118,11 @@ class Products:
         rows = sorted(machine.program.product_registers)
         self.rows = {r: i for i, r in enumerate(rows)}
         self.unfenced = np.ones((len(rows), machine.count if rows else 0), np.bool_)
+        self.dirty = np.ones(machine.count if rows else 0, np.bool_)
         self.flying: list[Product] = []
         self.commits: dict[int, int] = {}
         self.accumulators: dict[int, list[Accumulator]] = {}  # by warpgroup
-        self.matrices: dict[tuple[int, tuple[int, int], bool, int, int], Matrix] = {}  # by descriptor, form, CTA, and shift of the shadow
+        self.matrices: dict[tuple[int, Operand, int, int], Matrix] = {}  # by descriptor, form, CTA, and shift of the shadow
         self.clashes: dict[tuple[int, int], bool] = machine.program.product_clashes
         self.row_lists: dict[tuple[tuple[int, ...], tuple[int, ...]], Array] = {}
 
@@ -101,6 +133,8 @@ class Products:
             if met and _is_overlapping(slots, p.slots):
                 self._report(block, p, met, slots)
         part = find_slice(slots)
+        if block.product_writes:
+            self.dirty[part] = True
         for target, source in block.product_writes:
             if source is None:
                 self.unfenced[self.rows[target]][part] = True
@@ -127,11 +161,16 @@ class Products:
 
     def fence(self, slots: Array) -> None:
         """Order what threads wrote to registers before products."""
-        self.unfenced[:, find_slice(slots)] = False
+        part = find_slice(slots)
+        if self.dirty[part].any():
+            self.unfenced[:, part] = False
+            self.dirty[part] = False
 
     def check_fence(self, slots: Array, results: tuple[int, ...], operands: tuple[int, ...], place: int) -> None:
         """Report registers of a product that were written since the last wgmma.fence."""
         m = self.machine
+        if not self.dirty[slots[0] : slots[-1] + 1].any():
+            return
         rows = self.row_lists.get((results, operands))
         if rows is None:
             rows = self.row_lists[results, operands] = np.array([self.rows[r] for r in (*results, *operands)], np.int64)
