@@ -102,3 +102,39 @@ extern "C" __global__ void put_unordered(uint32_t* y) {
   __syncwarp();
   if (threadIdx.x == 0) { store(y, tile, 256); commit(); wait_read<0>(); }
 }
+
+// Copies a box of 8 x 16 floats of each of some tensors, by a map that it changes in memory for each; FAULT leaves out a piece.
+template <int FAULT> __device__ void visit(const Map& map, Map* maps, const float* x, float* y, int tensors) {
+  __shared__ alignas(128) float box[4][128];
+  __shared__ alignas(128) Map changed;
+  __shared__ uint64_t full[4];
+  if (threadIdx.x < 8) reinterpret_cast<uint4*>(&changed)[threadIdx.x] = reinterpret_cast<const uint4*>(&map)[threadIdx.x];
+  if (threadIdx.x < 4) init(full + threadIdx.x, 1);
+  __syncthreads();
+  for (int i = 0; i < tensors; ++i) {
+    if (threadIdx.x == 0) {
+      asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" :: "r"(sm(&changed)), "l"(x + i * 128) : "memory");
+      asm volatile("tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %1;" :: "r"(sm(&changed)), "r"(8 - i) : "memory");
+      asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" :: "r"(sm(&changed)), "l"(64ll) : "memory");
+    }
+    __syncwarp();
+    if (FAULT == 4) {
+      if (threadIdx.x < 32) asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;" :: "l"(maps), "r"(sm(&changed)) : "memory");
+    } else if (threadIdx.x == 0) {
+      *maps = changed;
+      if (FAULT != 1) asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+    }
+    if (threadIdx.x == 0) {
+      if (FAULT != 2) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(maps) : "memory");
+      expect(full + i, 512);
+      asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %3}], [%2];" :: "r"(sm(box[i])), "l"(maps), "r"(sm(full + i)), "r"(0) : "memory");
+    }
+    if (FAULT != 3) await(full + i, 0);
+  }
+  for (int i = 0; i < tensors; ++i) {
+    await(full + i, 0);
+    for (int n = threadIdx.x; n < 128; n += 32) y[i * 128 + n] = box[i][n];
+  }
+}
+#define VISIT(name, fault) extern "C" __global__ void name(const __grid_constant__ Map map, Map* maps, const float* x, float* y, int tensors) { visit<fault>(map, maps, x, y, tensors); }
+VISIT(visit_right, 0) VISIT(visit_unreleased, 1) VISIT(visit_unacquired, 2) VISIT(visit_in_flight, 3) VISIT(visit_fenced_copy, 4)

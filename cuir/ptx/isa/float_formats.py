@@ -224,9 +224,9 @@ def add_before_f32(p: Array, c: Array) -> Array:
     """Return p + c in f64, so that rounding it to f32 rounds the exact sum."""
     s = np.asarray(p + c)
     doubtful = (s.view(I64) & 0x1FFFFFFF) == 0x10000000
-    tiny = np.abs(s) < 2.0**-126
-    if tiny.any():
-        doubtful |= tiny & (s != 0)
+    size = np.abs(s)
+    if size.size and not float(size.min()) >= 2.0**-126:  # NaN too
+        doubtful |= (size < 2.0**-126) & (s != 0)
     if doubtful.any():
         s[doubtful] = add_to_odd(p[doubtful], c[doubtful])
     return s

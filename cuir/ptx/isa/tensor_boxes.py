@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import functools
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from .instruction_table import Array, get_width
+from .instruction_table import Array, UnknownForm, get_width
 
 MAGIC = b"cuirmap1"
 MAP_BYTES = 128
 SWIZZLES = (0, 32, 64, 128)
 FORM = struct.Struct("<8sQ5Q4Q5H5BBBB")
+CHUNK, CHUNKS = 16, "b128"  # bytes that no swizzle divides, and boxes of such elements
 TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16")
+
+
+class Field(NamedTuple):
+    """Field of a map that tensormap.replace sets: where it begins among the numbers of a map, and how many it has."""
+
+    first: int
+    count: int = 1
+
+
+FIELDS = {
+    "global_address": Field(1),
+    "global_dim": Field(2, 5),
+    "global_stride": Field(7, 4),
+    "box_dim": Field(11, 5),
+    "element_stride": Field(16, 5),
+    "rank": Field(21),
+    "elemtype": Field(22),
+    "swizzle_mode": Field(23),
+    **dict.fromkeys(("interleave_layout", "swizzle_atomicity", "fill_mode"), Field(0)),  # which have one value here
+}
+ELEMENTS = {**{n: n for n in range(8)}, 9: 8, 10: 9}  # places in TYPES, by the numbers of the manual
 
 
 @dataclass(frozen=True)
@@ -39,7 +62,7 @@ class TensorBoxes:
     @property
     def element(self) -> int:
         """Bytes of an element."""
-        return get_width(self.type) // 8
+        return CHUNK if self.type == CHUNKS else get_width(self.type) // 8
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -56,6 +79,7 @@ class TensorBoxes:
         return data.ljust(MAP_BYTES, b"\0")
 
 
+@functools.lru_cache(256)
 def decode_boxes(data: bytes) -> TensorBoxes | None:
     """Return what the bytes of a map say; None if they are none."""
     magic, address, *numbers = FORM.unpack(data[: FORM.size])
@@ -64,6 +88,33 @@ def decode_boxes(data: bytes) -> TensorBoxes | None:
     sizes, strides, box, steps = (tuple(numbers[a:b]) for a, b in ((0, 5), (5, 9), (9, 14), (14, 19)))
     rank, kind, swizzle = numbers[19:]
     return TensorBoxes(address, TYPES[kind], sizes[:rank], strides[: rank - 1], box[:rank], steps[:rank], SWIZZLES[swizzle])
+
+
+@functools.lru_cache(256)
+def widen(boxes: TensorBoxes) -> TensorBoxes:
+    """Return the same boxes with elements of 16 bytes, if such elements make them up."""
+    per = CHUNK // boxes.element
+    uneven = boxes.sizes[0] % per or boxes.box[0] % per or any(n % CHUNK for n in (boxes.address, *boxes.strides))
+    if uneven or boxes.steps[0] != 1:
+        return boxes
+    return replace(boxes, type=CHUNKS, sizes=(boxes.sizes[0] // per, *boxes.sizes[1:]), box=(boxes.box[0] // per, *boxes.box[1:]))
+
+
+def change_map(data: bytes, field: str, index: int, value: int) -> bytes | None:
+    """Return the bytes of a map with another value of a field; None if they are none.
+
+    Raises UnknownForm for a value that the machine does not have.
+    """
+    numbers = list(FORM.unpack(data[: FORM.size]))
+    if numbers[0] != MAGIC:
+        return None
+    first = FIELDS[field].first
+    fits = value == 0 if first == 0 else value in ELEMENTS if field == "elemtype" else field != "swizzle_mode" or value < len(SWIZZLES)
+    if not fits:
+        raise UnknownForm(f"{value} as .{field} of a tensor map")
+    if first:
+        numbers[first + index] = value + 1 if field == "rank" else ELEMENTS[value] if field == "elemtype" else value
+    return FORM.pack(*numbers).ljust(MAP_BYTES, b"\0")
 
 
 def find_elements(boxes: TensorBoxes, start: tuple[int, ...]) -> tuple[Array, Array]:

@@ -6,5 +6,6 @@ that stand there, in the order of a schedule; actions_*.py touch what threads sh
 
 from . import actions_cluster as actions_cluster
 from . import actions_memory as actions_memory
+from . import actions_tensormap as actions_tensormap
 from . import actions_warp as actions_warp
 from . import actions_warpgroup as actions_warpgroup

@@ -9,13 +9,13 @@ import numpy as np
 
 from ..isa.instruction_table import DTYPES, UnknownForm, get_width, split_opcode
 from ..isa.memory_forms import find_atomic
-from ..isa.tensor_boxes import MAP_BYTES, TYPES, TensorBoxes, decode_boxes, find_elements, swizzle_addresses
+from ..isa.tensor_boxes import MAP_BYTES, TYPES, TensorBoxes, decode_boxes, find_elements, swizzle_addresses, widen
 from ..module import Address
-from .copy_engines import Transfer, get_shared_address
+from .copy_engines import EngineRead, Transfer, get_shared_address
 from .findings import describe_thread, make_span
 from .groups import Group
 from .lane_machine import Machine
-from .memories import Memory
+from .memories import UNSIGNED, Memory
 from .operands import Array, Fetch
 from .program import Binding, Step
 
@@ -23,7 +23,6 @@ HINTS = ("L2__cache_hint", "mbarrier__complete_tx__bytes", "bulk_group", "tile",
 PLACES = ("async", "bulk", "tensor", "global", "shared__cta", "shared__cluster")
 ALIGNMENT = 16  # bytes, of where a box begins in the innermost dim; an H200 ends the kernel at another (illegal instruction)
 RANKS = tuple(f"{n}d" for n in range(1, 6))
-UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 Combine = Callable[[Array, Array], Array]
 Stores = dict[tuple[int, ...] | None, Transfer]  # by what they copy, of the lanes of one instruction
 
@@ -153,6 +152,9 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
                 refuse(
                     m, slot, place, f"copies a box from element {start[0]} of the innermost dim, which must lie at a multiple of 16 bytes"
                 )
+            if not reduces:
+                wide = widen(boxes)
+                boxes, start = wide, (start[0] * boxes.element // wide.element, *start[1:])
             offsets, inside = find_elements(boxes, start)
             first = int(places[i])
             address = get_shared_address(m, first)
@@ -160,9 +162,11 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
                 refuse(m, slot, place, f"copies a box at {address:#x}, which must be a multiple of 128 (16 without swizzle)")
             own = swizzle_addresses(address + np.arange(len(offsets)) * boxes.element, boxes.swizzle) - address + first
             parts = Parts(own, boxes.address - m.global_memory.base + offsets, inside, boxes.element)
-            for copied, bar in send(m, parts, find_barrier(m, g, barrier, i, place), receivers[i]):
+            own_barrier = find_barrier(m, g, barrier, i, place)
+            map_read = use_map(m, slot, int(maps[i]), own_barrier, place)
+            for copied, bar in send(m, parts, own_barrier, receivers[i]):
                 check_bounds(m, slot, copied, place)
-                stores[key] = start_copy(m, slot, place, copied, bar, sums.get(boxes.type))
+                stores[key] = start_copy(m, slot, place, copied, bar, sums.get(boxes.type), map_read)
 
     return issue
 
@@ -245,6 +249,14 @@ def check_bounds(m: Machine, slot: int, parts: Parts, place: int) -> None:
         raise m.findings.stop("M402", f"{who} copies {address:#x}, outside of global memory{where}", make_span(m, place))
 
 
+def use_map(m: Machine, slot: int, address: int, barrier: int | None, place: int) -> EngineRead | None:
+    """Check that a copy sees its tensor map as it is, if the launch may change it: in global memory."""
+    at = address - m.global_memory.base
+    if not m.launch.detect or not 0 <= at < m.global_memory.size:
+        return None
+    return m.tensor_maps.use(slot, at, -slot - 1 if barrier is None else barrier, place)
+
+
 def read_map(m: Machine, slot: int, address: int, rank: int, place: int) -> TensorBoxes:
     """Return the tensor map at an address. Raises CuirError M402 if there is none."""
     memory, inner = m.find_memory("", np.array([address]), MAP_BYTES)
@@ -276,6 +288,8 @@ def find_entries(memory: Memory, places: Array, element: int) -> Array:
         low, high = int(places.min()), int(places.max()) + element
         if high - low == len(places) * element and not (low | high) & ((1 << shadow.shift) - 1):
             return np.arange(low >> shadow.shift, high >> shadow.shift)
+    if element >= 4 and (places[1:] - places[:-1] >= element).all() and not (places & 3).any():
+        return shadow.find_entries(places, element).reshape(-1)
     if shadow.shift and (element < 4 or (places & 3).any()):
         words = drop_repeats(places >> 2)
         if len(words) * 4 != len(places) * element or (places & (element - 1)).any():
@@ -285,9 +299,17 @@ def find_entries(memory: Memory, places: Array, element: int) -> Array:
     return drop_repeats(shadow.find_entries(places, element).reshape(-1))
 
 
-def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | None, combine: Combine | None) -> Transfer:
+def start_copy(
+    m: Machine,
+    slot: int,
+    place: int,
+    parts: Parts,
+    barrier: int | None,
+    combine: Combine | None,
+    map_read: EngineRead | None = None,
+) -> Transfer:
     """Check a copy, hand it to the engine, and return it."""
-    unit, engines = np.dtype(UNITS[parts.element]), m.engines
+    unit, engines = np.dtype(UNSIGNED[parts.element]), m.engines
     inside = parts.inside
     outer, shared = m.global_memory, m.shared
     outer_entries = find_entries(outer, parts.outer[inside], parts.element)
@@ -314,7 +336,7 @@ def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | N
 
     nbytes = len(inside) * parts.element
     entries = shared_entries if loads else outer_entries
-    transfer = Transfer(slot, place, tick, load if loads else store, target, entries, nbytes, barrier, read)
+    transfer = Transfer(slot, place, tick, load if loads else store, target, entries, nbytes, barrier, read, map_read)
     engines.issue(transfer)
     return transfer
 

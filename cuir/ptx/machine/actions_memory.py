@@ -9,6 +9,7 @@ from ..isa.memory_forms import MemoryAccess, find_atomic, read_access, read_atom
 from ..module import Address
 from .actions_bulk import make_bulk_instruction
 from .actions_cluster import make_async_store
+from .actions_tensormap import make_map_fence
 from .copy_engines import Copies
 from .findings import report_meeting
 from .groups import Group
@@ -204,8 +205,10 @@ def make_init_fence(place: int) -> Step:
 def make_proxy_fence(b: Binding) -> Step:
     """Make the step of a proxy fence."""
     op, place = b.op, b.place
-    if op.has("alias", "tensormap__generic"):
-        return lambda g: None  # orders aliases, and changes of tensor maps: there are neither
+    if op.has("tensormap__generic"):
+        return make_map_fence(b)
+    if op.has("alias"):
+        return lambda g: None  # orders aliases: there are none
     op.allow("proxy", "async", "global", "shared__cta", "shared__cluster")
     if not op.has("async"):
         raise UnknownForm(f"the instruction `{op.text}`")

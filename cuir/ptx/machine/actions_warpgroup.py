@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..isa.instruction_table import Opcode, UnknownForm
-from ..isa.warpgroup_matrices import CHUNK, ROWS, Form, arrange, decode_descriptor, find_chunks, gather_operand, read_form
+from ..isa.warpgroup_matrices import CHUNK, ROWS, Form, decode_descriptor, find_chunks, gather_operand, read_form
 from .copy_engines import EngineRead
 from .findings import describe_thread, make_span
 from .groups import Group, list_distinct
@@ -127,7 +125,7 @@ def check_operands(m: Machine, slots: Array, a: Matrix | None, c: Matrix, place:
     """
     first = slots[::32]
     if a is not None and not has_landed(m, a, first):
-        for warp, entries in enumerate(a.parts):
+        for warp, entries in enumerate(a.split()):
             m.engines.check(m.shared, first[warp : warp + 1], entries, "read", place, slots)
     if not has_landed(m, c, first):
         m.engines.check(m.shared, first, c.entries, "read", place, slots)
@@ -136,14 +134,12 @@ def check_operands(m: Machine, slots: Array, a: Matrix | None, c: Matrix, place:
 
 def has_landed(m: Machine, matrix: Matrix, warps: Array) -> bool:
     """Return whether bulk copies wrote all of a matrix, and warps, by their first threads, know that they landed."""
-    shadow, first = m.shared.shadow, int(warps[0])
+    shadow = m.shared.shadow
     assert shadow is not None
     newest = matrix.find_newest(shadow)
-    if matrix.landed.get(first) != newest:
-        if not m.engines.has_landed(m.shared, warps, matrix.entries):
-            return False
-        matrix.landed[first] = newest
-    return True
+    if matrix.landings[1] != newest:
+        matrix.landings = m.engines.find_landings(m.shared, matrix.entries), newest
+    return m.engines.knows_landings(warps, matrix.landings[0])
 
 
 def refuse(m: Machine, slot: int, place: int, message: str) -> None:
@@ -178,7 +174,4 @@ def _make_matrix(m: Machine, slot: int, value: int, form: Operand, place: int) -
     places = offsets + slot // m.width * m.shared.stride
     shadow = m.shared.shadow
     assert shadow is not None
-    quarters = np.split(places, 4, axis=1 if form.transposed else 0) if form.rows == ROWS else []
-    parts = [shadow.find_entries(rows.reshape(-1), CHUNK).reshape(-1) for rows in quarters]
-    entries = shadow.find_entries(places.reshape(-1), CHUNK).reshape(-1)
-    return Matrix(places // CHUNK, entries, parts, lambda chunks: arrange(chunks, form.type, form.transposed))
+    return Matrix(form, places // CHUNK, shadow.find_entries(places.reshape(-1), CHUNK).reshape(-1))

@@ -16,12 +16,13 @@ import numpy as np
 from ...sync.phases import find_excess_bytes
 from .findings import describe_engine, describe_thread, make_span, report_engine_meeting
 from .groups import list_distinct
-from .knowledge import ALWAYS, Knowledge, are_among
+from .knowledge import ALWAYS, Event, Knowledge, are_among
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Memory
 from .operands import Array
 from .program import SHARED_BASE
 
 Move = Callable[[], None]
+Landings = set[Event]
 MOST_PIECES = 64  # runs of entries with one tick that are looked at one by one
 MOST_TOLD = 8  # findings of a kind, of two instructions with each other; more would be told as these
 
@@ -49,6 +50,7 @@ class Transfer:
         memory, entries: What it writes, as entries of the shadow when it was issued.
         barrier: Place of the mbarrier that it lands on; None for one of a group.
         read: What it reads of shared memory.
+        map_read: That it reads its tensor map, if that lies in global memory.
     """
 
     slot: int
@@ -60,6 +62,7 @@ class Transfer:
     nbytes: int
     barrier: int | None
     read: EngineRead | None
+    map_read: EngineRead | None = None
     moved: bool = False
     shift: int = 0  # of the shadow then; single bytes may get entries before the copy lands
 
@@ -220,24 +223,29 @@ class Engines:
                     break
         return fenced & (ticks <= known)
 
-    def has_landed(self, memory: Memory, slots: Array, entries: Array) -> bool:
-        """Return whether bulk copies wrote all entries, and landed on mbarriers whose phases threads have waited for."""
+    def find_landings(self, memory: Memory, entries: Array) -> Landings | None:
+        """Return the bulk copies that wrote entries, as the mbarriers' threads and ticks; None if others wrote some, or one has not landed."""
         m, shadow = self.machine, memory.shadow
         assert shadow is not None
         ticks = shadow.written[entries]
         starts = np.flatnonzero(ticks[1:] != ticks[:-1]) + 1
         if len(starts) > MOST_PIECES:
-            return False
+            return None
         firsts = [0, *starts.tolist()]
-        for thread, tick in set(zip(shadow.writer[entries[firsts]].tolist(), ticks[firsts].tolist())):
+        found = set(zip(shadow.writer[entries[firsts]].tolist(), ticks[firsts].tolist()))
+        landed = all(0 < tick < IN_FLIGHT and thread >= m.knowledge.total and tick in self.issuers for thread, tick in found)
+        return found if landed and all(describe_engine(m, m.places[tick])[2] == "async" for _, tick in found) else None
+
+    def knows_landings(self, slots: Array, landings: Landings | None) -> bool:
+        """Return whether threads have waited for the phases of the mbarriers that copies landed on."""
+        if landings is None:
+            return False
+        for thread, tick in landings:
             key = tick, int(slots[0]), len(slots)
-            if key in self.waited:
-                continue
-            if not 0 < tick < IN_FLIGHT or thread < m.knowledge.total or tick not in self.issuers:
-                return False
-            if describe_engine(m, m.places[tick])[2] != "async" or not all(m.knowledge.is_known(s, (thread, tick)) for s in slots.tolist()):
-                return False
-            self.waited.add(key)
+            if key not in self.waited:
+                if not all(self.machine.knowledge.is_known(s, (thread, tick)) for s in slots.tolist()):
+                    return False
+                self.waited.add(key)
         return True
 
     def _is_ordered(self, slot: int, thread: int, tick: int, memory: str) -> bool:
@@ -335,8 +343,9 @@ class Engines:
         bar = m.barriers.find(t.barrier, t.slot, t.place)
         m.clusters.check_landing(t.barrier // m.shared.stride, t.slot, t.place)
         tick = m.next_tick(t.place)
-        if t.read is not None:  # over for who waits for the phase
-            t.read.threads, t.read.over = np.array([bar.engine]), tick
+        for read in (t.read, t.map_read):
+            if read is not None:  # over for who waits for the phase
+                read.threads, read.over = np.array([bar.engine]), tick
         self._settle(t, bar.engine, tick)
         self.issuers[tick] = t.slot + m.knowledge.first
         self.landed[bar.engine], self.landed_at[bar.engine] = t, tick
@@ -386,8 +395,9 @@ class Engines:
             over = groups.committed[: max(0, len(groups.committed) - keep)]
             for t in (t for group in over for t in group):
                 self.act(t)
-                if t.read is not None and t.read.over is None:
-                    t.read.over = tick
+                for read in (t.read, t.map_read):
+                    if read is not None and read.over is None:
+                        read.over = tick
                 if not reads_only:
                     landing = m.next_tick(t.place)
                     self._settle(t, slot + m.knowledge.first, landing)

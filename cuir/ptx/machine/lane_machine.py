@@ -25,6 +25,7 @@ from .operands import Array
 from .products import Products
 from .program import CONST_BASE, CTA_STEP, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SHARED_WINDOW, Block, Program
 from .special_registers import make_special
+from .tensor_map_proxy import TensorMapProxy
 
 SCHEDULES = ("together", "first", "last", "random")
 MOST_STEPS = 5_000_000  # blocks that the CTAs of one machine may run
@@ -145,6 +146,7 @@ class Machine:
         self.barriers = Barriers(self)
         self.clusters = Clusters(self)
         self.engines = Engines(self)
+        self.tensor_maps = TensorMapProxy(self)
         self.products = Products(self)
         self.warpgroups = np.arange(self.count) // self.width * (self.width // 128 + 1) + np.arange(self.count) % self.width // 128
         self.specials: dict[str, Array] = {}
@@ -577,6 +579,8 @@ class Machine:
             shadow.check_reads(g.slots, entries, access.strong, report)
             if shadow.engine_reads:
                 self.engines.check_reads(memory, g.slots, entries, "write", place)
+            if self.tensor_maps.reads and memory is self.global_memory:
+                self.tensor_maps.check_writes(g.slots, places, nbytes, place)
             return shadow.enter_write(g.slots, entries, tick, access.strong)
         shadow.enter_read(g.slots, places, nbytes, tick, access.strong)
         return None

@@ -20,7 +20,7 @@ Array = np.ndarray
 OUTSIDE, NOTHING = -2, -1
 IN_FLIGHT = 1 << 60  # added to the tick of an asynchronous write that no wait has covered
 MOST_LOGGED = 1 << 25  # reads in a log; the oldest are dropped beyond
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.dtype("u8,u8")}
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}  # NumPy gathers complex numbers fast
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class Memory:
     def __init__(self, name: str, base: int, size: int, parts: int, shadow: Shadow | None):
         self.name, self.base, self.size, self.stride, self.shadow = name, base, size, -(-size // 16) * 16 or 16, shadow
         self.bytes = np.zeros(self.stride * parts, np.uint8)
-        self.typed = {n: self.bytes.view(t) for n, t in UNSIGNED.items() if n < 16}
+        self.typed = {n: self.bytes.view(t) for n, t in UNSIGNED.items()}
         self.rows: dict[tuple[int, int], Array] = {}
 
     def view_rows(self, element: int, count: int) -> Array:

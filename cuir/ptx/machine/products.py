@@ -8,13 +8,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..isa.warpgroup_matrices import Form, add_product, pack_results, unpack_results
-from .copy_engines import EngineRead
+from ..isa.warpgroup_matrices import CHUNK, Form, add_product, arrange, pack_results, unpack_results
+from .copy_engines import EngineRead, Landings
 from .findings import describe_thread, make_span
 from .groups import find_slice, list_distinct
-from .memories import IN_FLIGHT, Memory, Shadow
+from .memories import IN_FLIGHT, NOTHING, Memory, Shadow
 from .operands import Array
 from .program import Block
+
+
+class Operand(NamedTuple):
+    """Form of A or B: the type of its elements, its sizes, and whether its rows are contiguous."""
+
+    type: str
+    rows: int
+    inner: int
+    transposed: bool
 
 
 @dataclass(eq=False)
@@ -24,18 +33,20 @@ class Matrix:
     Attributes:
         chunks: Its chunks of 16 bytes, by their numbers.
         entries: Entries of the shadow.
-        parts: The same for each quarter of 64 rows, which are those of a warp if the matrix is A.
-        decode: Function that returns the numbers that chunks hold.
         numbers: What it held when it was last read, and the tick of the newest write then.
-        landed: By the first thread of a warpgroup, the newest write when all bytes were known to have landed.
+        landings: The bulk copies that wrote it, and the tick of the newest write then.
     """
 
+    form: Operand
     chunks: Array
     entries: Array
-    parts: list[Array]
-    decode: Callable[[Array], Array]
     numbers: tuple[Array, int] | None = None
-    landed: dict[int, int] = field(default_factory=dict)
+    landings: tuple[Landings | None, int] = (None, NOTHING)
+
+    def split(self) -> list[Array]:
+        """Return the entries of each quarter of 64 rows, which are those of a warp if the matrix is A."""
+        quarters = np.split(self.entries.reshape(*self.chunks.shape, -1), 4, axis=1 if self.form.transposed else 0)
+        return [q.reshape(-1) for q in quarters]
 
     def find_newest(self, shadow: Shadow) -> int:
         """Return the tick of the newest write of its bytes: while it stays, they do."""
@@ -46,18 +57,9 @@ class Matrix:
         newest = self.find_newest(memory.shadow) if detects and memory.shadow is not None else IN_FLIGHT
         if self.numbers is not None and self.numbers[1] == newest < IN_FLIGHT:
             return self.numbers[0]
-        found = self.decode(memory.bytes.view(np.complex128)[self.chunks])  # elements of 16 bytes, which NumPy gathers fast
+        found = arrange(memory.typed[CHUNK][self.chunks], self.form.type, self.form.transposed)
         self.numbers = found, newest
         return found
-
-
-class Operand(NamedTuple):
-    """Form of A or B: the type of its elements, its sizes, and whether its rows are contiguous."""
-
-    type: str
-    rows: int
-    inner: int
-    transposed: bool
 
 
 @dataclass(eq=False)

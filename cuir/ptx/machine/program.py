@@ -109,6 +109,7 @@ MEETING = {"shfl": "mask", "vote": "mask", "match": "mask", "redux": "mask", "el
     "movmatrix": "warp",
     "bar": "warp",
     "barrier": "warp",
+    "tensormap": "warp",
     "wgmma": "warpgroup",
 }
 
@@ -489,8 +490,8 @@ def is_copy(instruction: Instruction) -> bool:
 
 
 def _needs_others(op: Opcode) -> bool:
-    """Return whether lanes must execute an instruction together: barriers of clusters let each come alone."""
-    return not op.has("cluster") or op.has("aligned")
+    """Return whether lanes must execute an instruction together: barriers of clusters, and changes of maps, let each come alone."""
+    return not (op.has("cluster") or op.name == "tensormap") or op.has("aligned")
 
 
 def _get_mask(op: Opcode, instruction: Instruction) -> Operand:
