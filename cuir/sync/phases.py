@@ -53,10 +53,10 @@ class ReturnedWait(Protocol[E_co]):
 
 
 # ---- transitions
-def count_arrival(bar: PhaseState[O], order: O, nbytes: int = 0) -> None:
-    """Count an arrival, which expects so many bytes in the phase; order: of its worker."""
+def count_arrival(bar: PhaseState[O], order: O, nbytes: int = 0, count: int = 1) -> None:
+    """Count an arrival, or several of workers with one order, which expect so many bytes in the phase; order: of its worker."""
     bar.order.join(order)
-    bar.pending -= 1
+    bar.pending -= count
     bar.bytes += nbytes
 
 

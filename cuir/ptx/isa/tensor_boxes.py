@@ -133,6 +133,7 @@ def _find_first(boxes: TensorBoxes) -> tuple[Array, Array]:
     return offsets, np.ones_like(inside)
 
 
+@functools.lru_cache(512)
 def _find_all(boxes: TensorBoxes, start: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the elements of a box, and which lie in the tensor."""
     offsets, inside = np.zeros(1, np.int64), np.ones(1, np.bool_)

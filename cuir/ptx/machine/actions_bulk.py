@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ def make_plain_copy(b: Binding, loads: bool, reduces: bool) -> Step:
         m: Machine = g.machine
         sizes, shared, outer = g.spread(size(g)), target if loads else source, source if loads else target
         addresses, others = find_shared(m, g, shared(g), place), g.spread(outer(g)) - m.global_memory.base
-        receivers = find_receivers(g, mask, place)
+        receivers, barriers = find_receivers(g, mask, place), find_barriers(m, g, barrier, place)
         stores: Stores = {}
         for i in range(g.n):
             n, slot = int(sizes[i]), int(g.slots[i])
@@ -89,7 +89,7 @@ def make_plain_copy(b: Binding, loads: bool, reduces: bool) -> Step:
                 refuse(m, slot, place, f"copies {n} bytes from or to addresses, and all three must be multiples of 16")
             steps = np.arange(0, n, element)
             parts = Parts(addresses[i] + steps, others[i] + steps, np.ones(len(steps), np.bool_), element)
-            for copied, bar in send(m, parts, find_barrier(m, g, barrier, i, place), receivers[i]):
+            for copied, bar in send(m, parts, barriers[i], receivers[i]):
                 check_bounds(m, slot, copied, place)
                 stores[key] = start_copy(m, slot, place, copied, bar, combine)
 
@@ -105,6 +105,7 @@ def make_peer_copy(b: Binding) -> Step:
     def issue(g: Group) -> None:
         m: Machine = g.machine
         sizes, targets, sources = g.spread(size(g)), find_shared(m, g, target(g), place), find_shared(m, g, source(g), place)
+        barriers = find_barriers(m, g, barrier, place)
         for i in range(g.n):
             n, slot = int(sizes[i]), int(g.slots[i])
             if n % 16 or targets[i] % 16 or sources[i] % 16:
@@ -112,7 +113,7 @@ def make_peer_copy(b: Binding) -> Step:
             places = [int(at[i]) + np.arange(n) for at in (targets, sources)]
             for at in places:
                 check_bounds(m, slot, Parts(at, at, np.zeros(n, np.bool_), 1), place)
-            bar = find_barrier(m, g, barrier, i, place)
+            bar = barriers[i]
             assert bar is not None
             if bar // m.shared.stride != int(targets[i]) // m.shared.stride:
                 refuse(m, slot, place, "copies into one CTA, and names an mbarrier in another one")
@@ -140,6 +141,7 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
         m: Machine = g.machine
         maps, starts = g.spread(map_address(g)), [g.spread(c(g)) for c in coordinates]
         places, receivers = find_shared(m, g, shared(g), place), find_receivers(g, mask, place)
+        barriers = find_barriers(m, g, barrier, place)
         stores: Stores = {}
         for i in range(g.n):
             slot = int(g.slots[i])
@@ -162,9 +164,8 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
                 refuse(m, slot, place, f"copies a box at {address:#x}, which must be a multiple of 128 (16 without swizzle)")
             own = swizzle_addresses(address + np.arange(len(offsets)) * boxes.element, boxes.swizzle) - address + first
             parts = Parts(own, boxes.address - m.global_memory.base + offsets, inside, boxes.element)
-            own_barrier = find_barrier(m, g, barrier, i, place)
-            map_read = use_map(m, slot, int(maps[i]), own_barrier, place)
-            for copied, bar in send(m, parts, own_barrier, receivers[i]):
+            map_read = use_map(m, slot, int(maps[i]), barriers[i], place)
+            for copied, bar in send(m, parts, barriers[i], receivers[i]):
                 check_bounds(m, slot, copied, place)
                 stores[key] = start_copy(m, slot, place, copied, bar, sums.get(boxes.type), map_read)
 
@@ -185,9 +186,9 @@ def find_shared(m: Machine, g: Group, addresses: Array, place: int) -> Array:
     return m.find_places(m.shared, g, inner, 1, place)
 
 
-def find_barrier(m: Machine, g: Group, address: Fetch | None, i: int, place: int) -> int | None:
-    """Return the byte place of a thread's mbarrier; None for a copy of a group."""
-    return None if address is None else int(find_shared(m, g, address(g), place)[i])
+def find_barriers(m: Machine, g: Group, address: Fetch | None, place: int) -> Sequence[int | None]:
+    """Return the byte places of the threads' mbarriers; None for copies of a group."""
+    return [None] * g.n if address is None else find_shared(m, g, address(g), place).tolist()
 
 
 def join_store(m: Machine, stores: Stores, key: tuple[int, ...] | None, slot: int) -> bool:
@@ -233,19 +234,18 @@ def refuse(m: Machine, slot: int, place: int, message: str) -> None:
 
 def check_bounds(m: Machine, slot: int, parts: Parts, place: int) -> None:
     """Refuse a copy that leaves shared or global memory."""
-    who = describe_thread(m, slot + m.knowledge.first)
     base = int(parts.shared[0]) // m.shared.stride * m.shared.stride
     low, high = int(parts.shared.min()) - base, int(parts.shared.max()) - base + parts.element
     if low < 0 or high > m.shared.size:
         raise m.findings.stop(
             "M409",
-            f"{who} copies bytes {low} to {high} of shared memory, which has {m.shared.size:,} bytes",
+            f"{describe_thread(m, slot + m.knowledge.first)} copies bytes {low} to {high} of shared memory, which has {m.shared.size:,} bytes",
             make_span(m, place),
         )
     outer = parts.outer[parts.inside]
     if len(outer) and (int(outer.min()) < 0 or int(outer.max()) + parts.element > m.global_memory.size):
         address = int(outer.min() if outer.min() < 0 else outer.max()) + m.global_memory.base
-        where = m.describe_nearest(address)
+        who, where = describe_thread(m, slot + m.knowledge.first), m.describe_nearest(address)
         raise m.findings.stop("M402", f"{who} copies {address:#x}, outside of global memory{where}", make_span(m, place))
 
 
@@ -309,12 +309,13 @@ def start_copy(
     map_read: EngineRead | None = None,
 ) -> Transfer:
     """Check a copy, hand it to the engine, and return it."""
-    unit, engines = np.dtype(UNSIGNED[parts.element]), m.engines
-    inside = parts.inside
+    inside, element = parts.inside, parts.element
+    unit, engines = np.dtype(UNSIGNED[element]), m.engines
     outer, shared = m.global_memory, m.shared
-    outer_entries = find_entries(outer, parts.outer[inside], parts.element)
-    loads = barrier is not None
-    shared_entries = find_entries(shared, parts.shared if loads else parts.shared[inside], parts.element)
+    loads, whole = barrier is not None, bool(inside.all())
+    taken, tile = (parts.outer, parts.shared) if whole else (parts.outer[inside], parts.shared[inside])
+    outer_entries = find_entries(outer, taken, element)
+    shared_entries = find_entries(shared, parts.shared if loads else tile, element)
     source, target = (outer, shared) if loads else (shared, outer)
     mode = "add" if combine is not None else "write"
     tick = m.next_tick(place)
@@ -325,16 +326,18 @@ def start_copy(
     read = None if loads or not m.launch.detect else engines.enter_read(np.array([slot]), [shared_entries], place)
 
     def load() -> None:
-        words = np.zeros(len(inside), unit)
-        words[inside] = outer.typed[parts.element][parts.outer[inside] // parts.element]
-        shared.typed[parts.element][parts.shared // parts.element] = words
+        words = outer.typed[element][taken // element]
+        if not whole:
+            inner, words = words, np.zeros(len(inside), unit)
+            words[inside] = inner
+        shared.typed[element][parts.shared // element] = words
 
     def store() -> None:
-        words, at = shared.typed[parts.element][parts.shared[inside] // parts.element], parts.outer[inside] // parts.element
-        cells = outer.typed[parts.element]
+        words, at = shared.typed[element][tile // element], taken // element
+        cells = outer.typed[element]
         cells[at] = words if combine is None else combine(cells[at], words)
 
-    nbytes = len(inside) * parts.element
+    nbytes = len(inside) * element
     entries = shared_entries if loads else outer_entries
     transfer = Transfer(slot, place, tick, load if loads else store, target, entries, nbytes, barrier, read, map_read)
     engines.issue(transfer)

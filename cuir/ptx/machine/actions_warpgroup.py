@@ -93,9 +93,9 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
             read = check_operands(m, slots, a, c, place) if m.launch.detect else None
 
             def multiply(a: Matrix | None = a, c: Matrix = c, registers: list[Array] = registers) -> Array:
-                detects = m.launch.detect
-                left = a.read(m.shared, detects) if a is not None else gather_operand(registers, form.first)
-                product = left @ c.read(m.shared, detects).T
+                tick = m.tick if m.launch.detect else None
+                left = a.read(m.shared, tick) if a is not None else gather_operand(registers, form.first)
+                product = left @ c.read(m.shared, tick).T
                 return product if factor > 0 else -product
 
             commits = m.products.commits.get(which, 0)
@@ -136,7 +136,7 @@ def has_landed(m: Machine, matrix: Matrix, warps: Array) -> bool:
     """Return whether bulk copies wrote all of a matrix, and warps, by their first threads, know that they landed."""
     shadow = m.shared.shadow
     assert shadow is not None
-    newest = matrix.find_newest(shadow)
+    newest = matrix.find_newest(shadow, m.tick)
     if matrix.landings[1] != newest:
         matrix.landings = m.engines.find_landings(m.shared, matrix.entries), newest
     return m.engines.knows_landings(warps, matrix.landings[0])

@@ -314,6 +314,12 @@ class Barriers:
                 heard = heard[heard // m.width == at // m.shared.stride]
             clock = Clock(m.knowledge.take_snapshot(heard, tick))
             bar.touched[place] = bar.touched.get(place, 0) + len(chosen)
+            together = int(count[chosen].sum())
+            if together <= bar.pending and int(count[chosen].min()) > 0:  # the phase ends behind the last of them, if at all
+                phases[chosen] = bar.phase
+                count_arrival(bar, clock, int(nbytes[chosen].sum()), together)
+                self.advance(bar)
+                continue
             for i in chosen.tolist():
                 phases[i] = bar.phase
                 bar.bytes += int(nbytes[i])

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...sync.phases import find_excess_bytes
 from .findings import describe_engine, describe_thread, make_span, report_engine_meeting
-from .groups import list_distinct
+from .groups import find_slice, list_distinct
 from .knowledge import ALWAYS, Event, Knowledge, are_among
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Memory
 from .operands import Array
@@ -161,30 +161,32 @@ class Engines:
         m, shadow, slot = self.machine, memory.shadow, int(slots[0])
         if shadow is None or not len(entries):
             return
-        ticks = shadow.written[entries]
+        at = find_slice(entries) if issuers is None else entries  # those of copies increase
+        ticks = shadow.written[at]
         lowest = int(ticks.min())
         if lowest <= OUTSIDE:
             who = self._describe(slot, place)
-            at = (int(entries[int(ticks.argmin())]) << shadow.shift) + memory.base
-            where = m.describe_nearest(at) if memory is m.global_memory else ""
-            raise m.findings.stop("M402", f"{who} accesses {at:#x}, outside of {memory.name} memory{where}", make_span(m, place))
+            address = (int(entries[int(ticks.argmin())]) << shadow.shift) + memory.base
+            where = m.describe_nearest(address) if memory is m.global_memory else ""
+            raise m.findings.stop("M402", f"{who} accesses {address:#x}, outside of {memory.name} memory{where}", make_span(m, place))
         if not m.launch.detect:
             return
         if lowest == NOTHING and mode == "read":
             m.findings.add_unwritten(self._describe(slot, place), memory.name, make_span(m, place))
-        written = ticks > 0
-        if written.any():
-            threads, ticks = shadow.writer[entries[written]], ticks[written]
+        if int(ticks.max()) > 0:
+            threads = shadow.writer[at]
+            if lowest <= 0:
+                threads, ticks = threads[ticks > 0], ticks[ticks > 0]
             changes = np.concatenate([[True], (ticks[1:] != ticks[:-1]) | (threads[1:] != threads[:-1])])
             self._check_writes(slots, threads[changes], ticks[changes], (place, mode, memory.name), issuers)
         if mode != "read":
-            one = np.full(len(entries), slot)
+            own = np.array([slot])
 
             def report(meeting: Any) -> None:
                 report_engine_meeting(m, slot, place, mode, (meeting.thread, meeting.tick, "read"), memory.name)
 
-            shadow.check_reads(one, entries[:, None], False, report)
-            self.check_reads(memory, np.array([slot]), entries[None], mode, place)
+            shadow.check_reads(own, entries[None], False, report)
+            self.check_reads(memory, own, entries[None], mode, place)
 
     def _describe(self, slot: int, place: int) -> str:
         """Describe an engine by what it does, and for whom."""
@@ -266,9 +268,10 @@ class Engines:
             return
         for last in shadow.engine_reads.values():
             numbers = last[entries]
-            if not numbers.any():
+            newest = int(numbers.max())
+            if not newest:
                 continue
-            found = np.unique(numbers[numbers > 0]).tolist()
+            found = [newest] if int(numbers.min()) == newest else np.unique(numbers[numbers > 0]).tolist()
             if self._are_over(slots[numbers.any(1)], [self.reads[n] for n in found]):
                 found = []
             for number in found:
@@ -316,10 +319,10 @@ class Engines:
         m = self.machine
         shadow = t.memory.shadow
         if m.launch.detect and shadow is not None:
-            t.shift = shadow.shift
-            shadow.writer[t.entries] = t.slot + m.knowledge.first
-            shadow.written[t.entries] = IN_FLIGHT + t.tick
-            shadow.write_strong[t.entries] = False
+            t.shift, at = shadow.shift, find_slice(t.entries) if len(t.entries) else t.entries
+            shadow.writer[at] = t.slot + m.knowledge.first
+            shadow.written[at] = IN_FLIGHT + t.tick
+            shadow.write_strong[at] = False
         if t.barrier is None:
             self.groups.setdefault(t.slot, BulkGroups()).open.append(t)
         if self.acts_early():
@@ -362,8 +365,11 @@ class Engines:
         if not self.machine.launch.detect or shadow is None:
             return
         entries = t.entries if t.shift == shadow.shift else (4 * t.entries.reshape(-1, 1) + np.arange(4)).reshape(-1)
-        mine = entries[shadow.written[entries] == IN_FLIGHT + t.tick]
-        shadow.writer[mine], shadow.written[mine] = writer, tick
+        at = find_slice(entries) if len(entries) else entries
+        mine = shadow.written[at] == IN_FLIGHT + t.tick
+        if not mine.all():
+            at = entries[mine]
+        shadow.writer[at], shadow.written[at] = writer, tick
 
     def act_late(self) -> bool:
         """Let late engines act: all, or one of them under a random schedule; return whether there was one."""

@@ -154,7 +154,7 @@ class Shadow:
     def check_reads(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
         """Check the reads since the last write against a new write."""
         known = self.get_knowledge()
-        if not self.between and self.log and self.log[-1].tick <= int(known.cta[slots].min()):
+        if not self.log or (not self.between and self.log[-1].tick <= int(known.cta[slots].min())):
             return
         self._take_in_near(entries)
         ticks = self.read[entries]

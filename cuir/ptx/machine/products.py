@@ -35,6 +35,7 @@ class Matrix:
         entries: Entries of the shadow.
         numbers: What it held when it was last read, and the tick of the newest write then.
         landings: The bulk copies that wrote it, and the tick of the newest write then.
+        newest: The tick of the newest write of its bytes, and the last tick of the machine when it was found.
     """
 
     form: Operand
@@ -42,19 +43,22 @@ class Matrix:
     entries: Array
     numbers: tuple[Array, int] | None = None
     landings: tuple[Landings | None, int] = (None, NOTHING)
+    newest: tuple[int, int] = (NOTHING, -1)
 
     def split(self) -> list[Array]:
         """Return the entries of each quarter of 64 rows, which are those of a warp if the matrix is A."""
         quarters = np.split(self.entries.reshape(*self.chunks.shape, -1), 4, axis=1 if self.form.transposed else 0)
         return [q.reshape(-1) for q in quarters]
 
-    def find_newest(self, shadow: Shadow) -> int:
-        """Return the tick of the newest write of its bytes: while it stays, they do."""
-        return int(shadow.written[self.entries].max())
+    def find_newest(self, shadow: Shadow, tick: int) -> int:
+        """Return the tick of the newest write of its bytes: while it stays, they do; tick: the last one of the machine."""
+        if self.newest[1] != tick:
+            self.newest = int(shadow.written[self.entries].max()), tick
+        return self.newest[0]
 
-    def read(self, memory: Memory, detects: bool) -> Array:
-        """Return its numbers; detects: whether writes have ticks."""
-        newest = self.find_newest(memory.shadow) if detects and memory.shadow is not None else IN_FLIGHT
+    def read(self, memory: Memory, tick: int | None) -> Array:
+        """Return its numbers; tick: the last one of the machine, None if writes have none."""
+        newest = self.find_newest(memory.shadow, tick) if tick is not None and memory.shadow is not None else IN_FLIGHT
         if self.numbers is not None and self.numbers[1] == newest < IN_FLIGHT:
             return self.numbers[0]
         found = arrange(memory.typed[CHUNK][self.chunks], self.form.type, self.form.transposed)
