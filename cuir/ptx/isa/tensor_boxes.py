@@ -23,7 +23,7 @@ class Field(NamedTuple):
     """Field of a map that tensormap.replace sets: where it begins among the numbers of a map, and how many it has."""
 
     first: int
-    count: int = 1
+    length: int = 1
 
 
 FIELDS = {

@@ -28,9 +28,9 @@ def make_tensormap_instruction(b: Binding) -> Step:
     field = op.pick(*FIELDS)
     if not op.has("replace") or not op.has("b1024") or not field:
         raise UnknownForm(f"the instruction `{op.text}`")
-    place, numbered = b.place, FIELDS[field].count > 1
+    place, numbered = b.place, FIELDS[field].length > 1
     index = b.get(1) if numbered else 0
-    if not isinstance(index, int) or not 0 <= index < FIELDS[field].count:
+    if not isinstance(index, int) or not 0 <= index < FIELDS[field].length:
         raise UnknownForm(f"the dim of `{op.text}`")
     value = b.fetch(2 if numbered else 1, op.type)
     address, space = b.reader.fetch_address(b.get(0)), op.pick(*SPACES).removesuffix("__cta")

@@ -268,7 +268,7 @@ class Memory:
     def __init__(self, name: str, base: int, size: int, parts: int, shadow: Shadow | None):
         self.name, self.base, self.size, self.stride, self.shadow = name, base, size, -(-size // 16) * 16 or 16, shadow
         self.bytes = np.zeros(self.stride * parts, np.uint8)
-        self.typed = {n: self.bytes.view(t) for n, t in UNSIGNED.items()}
+        self.typed: dict[int, Array] = {n: self.bytes.view(t) for n, t in UNSIGNED.items()}
         self.rows: dict[tuple[int, int], Array] = {}
 
     def view_rows(self, element: int, count: int) -> Array:

@@ -48,7 +48,13 @@ def test_a_missing_fence_or_wait_is_found(name: str, code: str, message: str, sc
 
 def test_fields_of_a_map_are_replaced_one_by_one() -> None:
     data = TensorBoxes(256, "f16", (64, 32), (128,), (32, 8), (1, 1), 64).encode()
-    for field, index, value in (("rank", 0, 2), ("global_dim", 2, 5), ("global_stride", 1, 4096), ("box_dim", 2, 3), ("element_stride", 2, 2)):
+    for field, index, value in (
+        ("rank", 0, 2),
+        ("global_dim", 2, 5),
+        ("global_stride", 1, 4096),
+        ("box_dim", 2, 3),
+        ("element_stride", 2, 2),
+    ):
         changed = change_map(data, field, index, value)
         assert changed is not None
         data = changed
