@@ -18,7 +18,7 @@ from torch.autograd.function import FunctionCtx
 
 from ..attn.api.prepared_calls import find_prepared, prepare
 from ..attn.capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Weighting
-from ..attn.capture.capture_keys import make_capture_key
+from ..attn.capture.capture_keys import MutationGuard, make_capture_key
 from ..attn.capture.double_backward import differentiate_once
 from ..attn.kernels.attention_kernel import Ready
 from ..attn.kernels.autograd import BackwardInputs, backward, check_unwritten, versions_of
@@ -212,8 +212,9 @@ class RoundsCall:
 
     def list_learned(self) -> list[torch.Tensor]:
         """List the captured tensors that require gradients."""
-        sink = self.sink if isinstance(self.sink, torch.Tensor) else None
-        tensors = [*make_capture_key(self.mask_mod, self.score_mod).tensors, *([] if sink is None else [sink])]
+        tensors = self.shifted.list_learned(self.mask_mod, self.score_mod)
+        if isinstance(self.sink, torch.Tensor):
+            tensors = [*tensors, self.sink]
         return [t for t in tensors if t.requires_grad and t.is_floating_point()]
 
     def begin(self, k: torch.Tensor, v: torch.Tensor) -> PendingKeys | None:
@@ -331,6 +332,7 @@ class ShiftedMods:
     def __init__(self) -> None:
         self._mods: dict[bool, Mod] = {}
         self._shifted: dict[tuple[object, ...], Mod] = {}
+        self._unlearned: MutationGuard | None = None
 
     def get(self, mod: Mod, scored: bool, sizes: Lengths, first_head: int, part: Part, device: torch.device) -> Mod:
         """Return the mod of a part's indices, made now or in an earlier call."""
@@ -343,6 +345,17 @@ class ShiftedMods:
             bound = bind_lengths(mod, sizes)
             shifted = self._shifted[key] = shift_mod(bound, scored, first_head, part.query_spans, part.key_spans, device)
         return shifted
+
+    def list_learned(self, *mods: Mod | None) -> list[torch.Tensor]:
+        """List the tensors that mods capture and that require gradients; mods without are walked once."""
+        if self._unlearned is not None and self._unlearned.holds(*mods):
+            return []
+        key = make_capture_key(*mods)
+        learned = [t for t in key.tensors if t.requires_grad]
+        self._unlearned = None
+        if not learned and MutationGuard.possible(key, mods):
+            self._unlearned = MutationGuard(key, mods, lambda mod: None)
+        return learned
 
 
 def shift_mod(

@@ -101,6 +101,19 @@ def test_a_mod_is_found_again_and_another_is_not() -> None:
     assert mods.get(causal, False, sizes, 0, part, device)(0, 0, torch.tensor(0), torch.tensor(4))
 
 
+def test_learned_tensors_are_those_of_now() -> None:
+    mods, bias, other = ShiftedMods(), torch.zeros(4), torch.zeros(4, requires_grad=True)
+    holder = {"bias": bias}
+    score_mod = lambda score, b, h, q, k: score + holder["bias"][h]  # noqa: E731
+    assert mods.list_learned(None, score_mod) == mods.list_learned(None, score_mod) == []
+    bias.requires_grad_()
+    assert [id(t) for t in mods.list_learned(None, score_mod)] == [id(bias)]
+    bias.requires_grad_(False)
+    assert mods.list_learned(None, score_mod) == mods.list_learned(causal, None) == mods.list_learned(None, score_mod) == []
+    holder["bias"] = other
+    assert [id(t) for t in mods.list_learned(None, score_mod)] == [id(other)]
+
+
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8)), max_size=5))
 def test_sums_are_rounded_once_for_each_pair(places: list[tuple[int, int]]) -> None:
     like = torch.zeros(1, 1, 8, 1, dtype=torch.bfloat16)
