@@ -70,8 +70,13 @@ class KeyRows(NamedTuple):
 
     def split(self, place: Span | None = None) -> list[torch.Tensor]:
         """Return keys and values, views of the rows at a place or of all."""
-        rows = self.rows if place is None else self.take(place)
-        return [from_rows(x.unflatten(1, s)) for x, s in zip(rows.split([s.numel() for s in self.shapes], 1), self.shapes, strict=True)]
+        start, stop = (0, len(self.rows)) if place is None else place
+        step = self.rows.stride(0)
+        offset, views = self.rows.storage_offset() + start * step, list[torch.Tensor]()
+        for B, HK, D in self.shapes:
+            views.append(self.rows.as_strided((B, HK, stop - start, D), (HK * D, D, step, 1), offset))
+            offset += B * HK * D
+        return views
 
     def put(self, place: Span, k: torch.Tensor, v: torch.Tensor, at: Span) -> None:
         """Copy keys and values of the tokens from `at.start` to the rows at a place."""

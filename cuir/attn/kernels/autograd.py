@@ -45,6 +45,7 @@ from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, deals_head
 from .settings import Settings
 
 KNOWN_SHAPES = 64  # size limit of the cache of replayable passes
+KNOWN_VALUES = 8  # passes of the same shapes, such as those of a rank's parts, whose captured offsets differ
 # the replay of a launch: returns the tensors that it allocates and writes; None for tensors of another layout
 Launch = Callable[..., tuple[torch.Tensor, ...] | None]
 # captured tensors of floats, each with its places among what the mods capture
@@ -167,17 +168,21 @@ class Gradients:
         need_gradients(attention.spec.normalize)
         self.attention, self.requested, self.plan = attention, requested, plan_gradients(attention, requested)
         self.kernels: Mapping[str, Kernel] = {}
-        self.replayable: dict[
-            Any, ReplayableBackward
-        ] = {}  # by shapes and scale, the last pass of tensors that lie as the kernels read them
+        # by shapes and scale, the last passes of tensors that lie as the kernels read them
+        self.replayable: dict[Any, tuple[ReplayableBackward, ...]] = {}
 
     def replay(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-        """Replay the last pass of these shapes for query, key, value, O, LSE and dO; return dQ, dK and dV.
+        """Replay one of the last passes of these shapes for query, key, value, O, LSE and dO; return dQ, dK and dV.
 
-        Returns None if there was none, or it had other captured data or tensors of another layout.
+        Returns None if there was none, or all had other captured data or tensors of another layout.
         """
-        last = self.replayable.get(_numbers_of(ready, tensors[0], tensors[1], scale))
-        if last is None or ready.kernel is None or not last.of(ready):
+        known = self.replayable.get(_numbers_of(ready, tensors[0], tensors[1], scale), ())
+        for last in known:
+            if last.of(ready):
+                break
+        else:
+            return None
+        if ready.kernel is None:
             return None
         for device_arguments in last.device_arguments:
             _join_arguments(device_arguments)
@@ -241,7 +246,7 @@ class Gradients:
         if plan.adds:
             launch("finish", {"dQ": dq, "GQ": gq, "scale": scale})
         if keep and self.requested.queries and self.requested.keys and not plan.spread and not gradients:
-            self._keep(_numbers_of(ready, q, k, scale), runs, launches, tuple(device_arguments.values()), ready)
+            self._record(_numbers_of(ready, q, k, scale), runs, launches, tuple(device_arguments.values()), ready)
         return (gq, gk, gv), _add_gradients(gradients, self.of_sink(ready.data, lse, DL[..., : at.M]))
 
     def _make_sums(self, q: torch.Tensor) -> torch.Tensor:
@@ -251,7 +256,7 @@ class Gradients:
         length = count_sums(q.shape[2], q.shape[3])
         return _floats(q, *q.shape[:2], length) if self.plan.adds else _floats(q, 1, 1, 4).expand(*q.shape[:2], 4)
 
-    def _keep(
+    def _record(
         self,
         key: Any,
         runs: Mapping[str, Kernel],
@@ -273,19 +278,18 @@ class Gradients:
             return
         assert ready.data is not None
         captured = (p.value for p in ready.data.captured if isinstance(p.value, torch.Tensor))
-        if len(self.replayable) >= KNOWN_SHAPES:
-            self.replayable.clear()
         prepares = "prepare" not in launches_by_step
         queries = None if prepares else launches_by_step["finish"] if "finish" in launches_by_step else launches_by_step[BY_QUERIES]
         snapshots = tuple(map(take_snapshot, captured))
-        self.replayable[key] = ReplayableBackward(
-            launches_by_step[BY_QUERIES if prepares else "prepare"],
-            launches_by_step[KERNEL],
-            queries,
-            device_arguments,
-            ready.device_arguments,
-            snapshots,
-        )
+        rows_launch = launches_by_step[BY_QUERIES if prepares else "prepare"]
+        made = ReplayableBackward(rows_launch, launches_by_step[KERNEL], queries, device_arguments, ready.device_arguments, snapshots)
+        self.keep(key, made)
+
+    def keep(self, key: Hashable, made: ReplayableBackward) -> None:
+        """Keep a pass among the last ones of these shapes."""
+        if len(self.replayable) >= KNOWN_SHAPES:
+            self.replayable.clear()
+        self.replayable[key] = (made, *self.replayable.get(key, ())[: KNOWN_VALUES - 1])
 
     def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Kernel]:
         if ready.kernel is None:

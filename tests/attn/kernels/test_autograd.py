@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask as theirs_mask
 
 import cuir
 from cuir import create_block_mask, flex_attention
+from cuir.attn.kernels.autograd import KNOWN_VALUES, Gradients, ReplayableBackward
 from cuir.attn.kernels.backward_kernels import RequestedGradients
 from cuir.flex import AuxRequest
 from cuir.text.diagnostics import CuirError
@@ -280,3 +282,23 @@ def test_a_backward_pass_within_autocast(dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = torch.autograd.grad(o, ours)
     assert all(torch.equal(x, y) for x, y in zip(actual, expected, strict=True))
+
+
+def test_passes_of_one_shape_and_several_captured_values_are_replayed() -> None:
+    """As parts of a rank have: their tensors have equal shapes, and their offsets differ."""
+
+    def make_pass(values: object) -> ReplayableBackward:
+        launch = lambda *tensors: (values, values)  # noqa: E731
+        return ReplayableBackward(launch, launch, None, (), values, ())  # type: ignore[arg-type]
+
+    def replay(values: object) -> object:
+        ready = SimpleNamespace(device_arguments=values, kernel="", seed=(), arguments={})
+        result = passes.replay(ready, 1.0, *tensors(1, 1, 1, 8, 8, 16), *[TABLE] * 3)  # type: ignore[arg-type]
+        return None if result is None else result[0]
+
+    passes, values = object.__new__(Gradients), [object() for _ in range(KNOWN_VALUES + 1)]
+    passes.replayable = {}
+    numbers = (torch.Size([1, 1, 8, 16]), torch.Size([1, 1, 8, 16]), 1.0)
+    for x in values:
+        passes.keep(numbers, make_pass(x))
+    assert [replay(x) for x in values] == [None, *values[1:]]
