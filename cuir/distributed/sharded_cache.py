@@ -150,9 +150,9 @@ def _shift_score(mod: Mod, starts: torch.Tensor | None, first_head: int) -> Mod:
 
 def _make_mask(mod: Mod | None, starts: torch.Tensor | None, totals: torch.Tensor | None, queries: int, first_head: int) -> Mod | None:
     """Return the mask_mod of a rank's own tokens, None if it keeps all."""
-    head, count = (torch.tensor(n, dtype=torch.int32) for n in (first_head, queries))
     if mod is None and totals is None:
         return None
+    head, count = (torch.tensor(n, dtype=torch.int32) for n in (first_head, queries))
     if starts is None:
         starts = torch.zeros_like(totals) if totals is not None else None
     if totals is None:
