@@ -8,15 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
 
+from cuir.checking.checker import check
 from cuir.interp import run
+from cuir.lowering import validate as module
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.passes.pipeline import PASSES
-from cuir.lowering.validate import random_arguments, validate
+from cuir.lowering.validate import ctas_for, random_arguments, validate
+from cuir.syntax.parser import parse
 from cuir.syntax.types import F32
+from tests.lowering import kernels
 from tests.lowering.conftest import kernel
 from tests.lowering.ir import cases
+from tests.strategies import typed
+from tests.strategies.selection import examples
 from tests.strategies.typed import arguments
 
 BODY = "x = cast(load(X[0 : 64, :]), f32)\nstore(Z[0 : 64, :], x * 0.5 + scale)"
@@ -72,12 +80,43 @@ def test_a_pass_may_declare_that_it_rounds_otherwise() -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(
-    "name", ["expert plain f16", "expert cluster bf16", "flash_bwd f16", "flash_fwd_warps f16", "gemm f16", "decode f16"]
-)
-def test_the_pipeline_keeps_what_kernels_compute(name: str) -> None:
-    case = cases.case(name)
+@pytest.mark.parametrize("name", [*cases.NAMES, *cases.VARIANTS])
+def test_every_pass_keeps_what_kernels_compute(name: str) -> None:
+    case = cases.case(name) if name in cases.NAMES else cases.variant(name)
     assert str(validate(case.built.clone(), PASSES, case.arguments, ctas=case.ctas)) == "None"
+
+
+# lengths of caches and packed sequences, and what their kernels read of them; other kernels take any lengths
+PAGES = {"B": 1, "H": 1, "HK": 1, "NP": 3, "PAGE": 64, "MP": 2, "BS": 1, "M": 2, "TQ": 20}
+STORED = {"PAGES": [[2, 0]], "LENGTHS": [70], "QSTART": [0], "QEND": [18], "KSTART": [1], "KEND": [70], "len_k": [70], "page": [[2, 0]]}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_every_pass_keeps_what_each_kernel_of_the_corpus_computes(name: str) -> None:
+    checked = kernels.corpus_kernel(name)
+    lengths = PAGES if "NP" in checked.dims else dict.fromkeys({"M", "N", "MP"} & {*checked.dims}, 70)
+    inputs = random_arguments(checked, torch.Generator().manual_seed(1), {d: n for d, n in lengths.items() if d in checked.dims})
+    inputs |= {n: torch.tensor(x, dtype=torch.int32) for n, x in STORED.items() if n in inputs} | (
+        {"LONGEST": 18} if "LONGEST" in inputs else {}
+    )
+    assert str(validate(build(checked), PASSES, inputs, ctas=ctas_for(checked))) == "None"
+
+
+@examples(0.5)
+@given(typed.kernels())
+def test_every_pass_keeps_what_random_programs_compute(case: typed.Case) -> None:
+    checked = check(parse(case.text))
+    inputs = arguments(checked, dict.fromkeys(checked.dims, case.M))
+    assert str(validate(build(checked), PASSES, inputs, ctas=ctas_for(checked))) == "None"
+
+
+def test_ir_that_a_pass_leaves_as_it_is_does_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = list[object]()
+    monkeypatch.setattr(module, "evaluate", lambda kernel, values, **options: runs.append(kernel) or evaluate(kernel, values, **options))
+    assert not validate_passes(change_nothing, a_pass("same", factor(0.5)), a_pass("lanes", change_nothing, SYNCHRONISES=True))
+    assert len(runs) == 3, "before any pass, behind the one that makes another constant, and with lanes"
+    assert validate_passes(a_pass("wrong", factor(0.25))).startswith("wrong: Z: ")
 
 
 def test_invalid_ir_is_named() -> None:
