@@ -211,7 +211,7 @@ def _explain(checked: Checked, without: Collection[str], as_json: bool) -> int:
         lines = list(of_line)
         _print_plain(f"{source.name}:{number}: {source.line(number).strip()}")
         for choice in lines:
-            in_roles = f" ({', '.join(choice.roles)})" if any(c.roles != choice.roles for c in lines) else ""
+            in_roles = f" ({', '.join(choice.roles)})" if choice.roles and any(c.roles != choice.roles for c in lines) else ""
             chosen = choice.selection
             head = f"{choice.operation:<{width}}  {chosen.way:<{ways}}  " if choice.operation else ""
             _print_plain(f"    {head}{chosen.because}{in_roles}")

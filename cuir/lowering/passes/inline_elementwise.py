@@ -4,7 +4,7 @@ An operation with a single reader of the same layout is computed inside the read
 computed again in every reader.
 
 The reader must be elementwise, in the same block, with no operation that has an effect between: values that the program
-computes before a wait stay there. A scalar is inlined unless its reader is a tile.
+computes before a wait stay there. A scalar is inlined unless its reader is a tile. The reason is recorded for each tile.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ..ir.ir_types import TileT, dtype_of, is_scalar, is_tile
 from ..ir.ir_walk import every, is_inlined, mark, unmark
 from ..ir.machine_ops import WarpIf
 from ..ir.operand_access import Function
+from ..select.explanation import name_operation
+from ..select.ways import IN_READER, IN_REGISTERS, VALUE, Selection, Verdict, fits, forget_selection, misfits
 from .rewriting import before
 
 DEEPEST = 64  # nesting of a C++ expression, which printers walk by recursion
@@ -50,38 +52,65 @@ def run(kernel: ops.Kernel) -> None:
     """Mark the values that are inlined."""
     for op in list(every(kernel)):
         unmark(op)
+        forget_selection(op, VALUE)
         if isinstance(op, ops.Apply) and _is_free(op):
             _clone_for_readers(op)
     depths: dict[Operation, int] = {}  # of the expressions of inlined values
     for op in every(kernel):  # operands are decided before their readers
-        if _should_inline(op):
+        verdict = _judge(op)
+        if verdict is None:
+            continue
+        if verdict.fits:
             depth = 1 + max((depths.get(x.owner, 0) for x in op.operands if isinstance(x.owner, Operation)), default=0)
             if depth <= DEEPEST:
                 mark(op)
                 depths[op] = depth
+            else:
+                verdict = misfits(f"its reader's expression would have more than {DEEPEST} levels")
+        if is_tile(op.results[0]):
+            Selection(IN_READER if verdict.fits else IN_REGISTERS, verdict.because).record(op, VALUE)
 
 
-def _should_inline(op: Operation) -> bool:
+def _judge(op: Operation) -> Verdict | None:
+    """Return whether a value is inlined, and why; None for an operation that is none of its elements' own."""
     if isinstance(op, ops.Perform):
-        return op.gathers and not reads_pairs(op) and _has_single_reader(op)
+        if not op.gathers:
+            return None
+        return misfits("two neighbours are read at once") if reads_pairs(op) else _judge_reader(op)
     if not isinstance(op, ops.Apply):
-        return _should_inline_function(op)
-    uses = list(op.result.uses)
+        return _judge_function(op)
     if is_scalar(op.result):
-        return len(uses) == 1 and _inlines_scalars(uses[0].operation) and uses[0].operation.parent is op.parent
+        uses = list(op.result.uses)
+        return _SCALAR if len(uses) == 1 and _inlines_scalars(uses[0].operation) and uses[0].operation.parent is op.parent else None
     if op.entry.reduces:
-        return False
+        return None
     if _is_free(op):
-        return all(is_elementwise(u.operation) for u in uses)
+        return _judge_readers(op, "it takes no instruction")
     if is_column_limit(op.result):
-        return all(is_elementwise(u.operation) for u in uses)
-    return _has_single_reader(op)
+        return _judge_readers(op, "columns are compared with a number per row, which each reader does again")
+    return _judge_reader(op)
 
 
-def _should_inline_function(op: Operation) -> bool:
-    if not isinstance(op, Function) or not op.ELEMENTWISE or op.IN_REGISTERS:
-        return False
-    return all(is_elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _has_single_reader(op)
+_SCALAR = fits("")
+
+
+def _judge_function(op: Operation) -> Verdict | None:
+    if not isinstance(op, Function) or not op.ELEMENTWISE:
+        return None
+    if op.IN_REGISTERS:
+        return misfits("a pass has put it there")
+    return _judge_readers(op, "it takes no instruction") if op.FREE else _judge_reader(op)
+
+
+def _judge_readers(op: Operation, because: str) -> Verdict:
+    """Return whether all readers of an operation compute it again."""
+    other = next((u.operation for u in op.results[0].uses if not is_elementwise(u.operation)), None)
+    return fits(because) if other is None else _misfit_reader(other)
+
+
+def _misfit_reader(user: Operation) -> Verdict:
+    passes_on = isinstance(user, (ops.Yield, ops.Loop))
+    return misfits("a loop or a branch passes it on" if passes_on else f"`{name_operation(user)}` reads it as a whole")
 
 
 def _inlines_scalars(user: Operation) -> bool:
@@ -90,33 +119,34 @@ def _inlines_scalars(user: Operation) -> bool:
     return isinstance(user, (ops.Perform, ops.At, ops.For, ops.If, ops.Units)) and not any(is_tile(r) for r in user.results)
 
 
-def _has_single_reader(op: Operation) -> bool:
-    """Return whether a single elementwise operation of the same layout reads an operation.
-
-    No effect may come between the two.
-    """
+def _judge_reader(op: Operation) -> Verdict:
+    """Return whether a single elementwise operation of the same layout reads an operation, with no effect between the two."""
     uses = list(op.results[0].uses)
-    if len(uses) != 1 or uses[0].operation.parent is not op.parent:
-        return False
+    if len(uses) != 1:
+        return misfits(f"{len(uses)} operations read it")
+    if uses[0].operation.parent is not op.parent:
+        return misfits("its reader stands in another block")
     user, t = uses[0].operation, op.results[0].type
     # a place is evaluated at its accesses: there must be one, with no effect before it
     if isinstance(user, ops.At) and _reads_memory(op):
         uses = list(user.result.uses)
         if len(uses) != 1 or uses[0].operation.parent is not op.parent or not is_elementwise(uses[0].operation):
-            return False
+            return misfits("memory is accessed at it more than once, or elsewhere")
         user = uses[0].operation
     if not is_elementwise(user) or not isinstance(t, TileT):
-        return False
+        return _misfit_reader(user)
     if isinstance(user, ops.Apply) or (isinstance(user, Function) and user.ELEMENTWISE):
         r = user.results[0].type
         if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _is_per_column(op, r)):
-            return False
+            return misfits("its reader has another layout")
     op_between = op.next_op  # a tile that is loaded between the two would be live beside the operands
     while op_between is not user:
         if op_between is None or (isinstance(op_between, ops.Perform) and not op_between.kind.indexed) or op_between.regions:
-            return False
+            return misfits(
+                f"`{name_operation(op_between)}` stands before its reader" if op_between is not None else "its reader comes first"
+            )
         op_between = op_between.next_op
-    return True
+    return fits("one operation reads it")
 
 
 def _is_per_column(op: Operation, reader: TileT) -> bool:

@@ -49,6 +49,7 @@ from ..ir.synchronisation import (
 )
 from ..select.frame_layout import lay_out_frame
 from ..select.runs import find_run_start
+from ..select.ways import IN_REGISTERS, VALUE, Selection
 from .rewriting import before
 
 SYNCHRONISES = True  # validation follows the order of lanes from here on
@@ -176,6 +177,7 @@ def _compute_before(op: Operation) -> None:
     for part in list(iterate_evaluated(op)):
         if part is not op and isinstance(part, ops.Perform):
             unmark(part)
+            Selection(IN_REGISTERS, "lanes meet between its read and the store").record(part, VALUE)
 
 
 def _insert_before_run(op: Operation, new: Join) -> None:

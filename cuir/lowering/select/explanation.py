@@ -54,7 +54,7 @@ def explain_kernel(kernel: ops.Kernel, find_span: Callable[[Operation], Span]) -
         for selection in _list_selections(op):
             if (count := count_run(op)) > 1:
                 selection = replace(selection, because=f"{selection.because}; {count} in a row are issued together")
-            roles.setdefault((find_span(op), _name_operation(op), selection), {}).update({role: None} if role else {})
+            roles.setdefault((find_span(op), name_operation(op), selection), {}).update({role: None} if role else {})
     choices = [Choice(span, tuple(names), operation, selection) for (span, operation, selection), names in roles.items()]
     return sorted(choices, key=lambda c: (c.span.source.name, c.span.line, c.span.column))
 
@@ -73,7 +73,7 @@ def _walk(kernel: ops.Kernel) -> Iterator[tuple[str, Operation]]:
             yield (op.symbol.data if isinstance(op, ops.Role) else ""), inner
 
 
-def _name_operation(op: Operation) -> str:
+def name_operation(op: Operation) -> str:
     """Return the name of an operation as a program has it."""
     if isinstance(op, machine.Note):
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,9 +11,11 @@ from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import Operation
 
 CHOSEN, BECAUSE, REJECTED = "selected", "because", "rejected"  # attributes of an operation
-# before these names: how a choice between two elements is computed, in whatever loop it stands; what a barrier orders
-CHOICE, SCOPE = "choice_", "scope_"
-PARTS = ("", CHOICE, SCOPE)
+# before these names: how a choice between two elements is computed, in whatever loop it stands; what a barrier orders;
+# where the elements of a tile are
+CHOICE, SCOPE, VALUE = "choice_", "scope_", "value_"
+PARTS = ("", CHOICE, SCOPE, VALUE)
+IN_READER, IN_REGISTERS = "in its reader", "in registers"  # ways of a tile's value
 
 
 class Verdict(NamedTuple):
@@ -94,11 +97,23 @@ class Selection:
 
     def record(self, op: Operation, part: str = "") -> None:
         """Record the choice on an operation, in place of an earlier one of this part of its work."""
-        op.attributes[part + CHOSEN] = StringAttr(self.way)
-        op.attributes[part + BECAUSE] = StringAttr(self.because)
-        op.attributes.pop(part + REJECTED, None)
+        forget_selection(op, part)
+        op.attributes[part + CHOSEN] = _make_text(self.way)
+        op.attributes[part + BECAUSE] = _make_text(self.because)
         if self.rejected:
-            op.attributes[part + REJECTED] = ArrayAttr([StringAttr(text) for text in self.rejected])
+            op.attributes[part + REJECTED] = ArrayAttr([_make_text(text) for text in self.rejected])
+
+
+@functools.lru_cache(1024)
+def _make_text(text: str) -> StringAttr:
+    """Return an attribute, the same for equal texts: hundreds of operations have the same reason."""
+    return StringAttr(text)
+
+
+def forget_selection(op: Operation, part: str = "") -> None:
+    """Remove the record of a choice."""
+    for name in (CHOSEN, BECAUSE, REJECTED):
+        op.attributes.pop(part + name, None)
 
 
 def choose(ways: Sequence[tuple[str, Decide]], *subject: object) -> Selection:

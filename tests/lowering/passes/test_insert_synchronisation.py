@@ -10,10 +10,11 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.exchanges import GiveColumns, TakeColumns
 from cuir.lowering.ir.ir_text import parse, show
-from cuir.lowering.ir.ir_walk import every, mark
+from cuir.lowering.ir.ir_walk import every, is_inlined, mark
 from cuir.lowering.ir.synchronisation import ClusterSync, Join, RegisterFence, Synchronisation
 from cuir.lowering.passes import insert_synchronisation
 from cuir.lowering.passes.pipeline import optimise
+from cuir.lowering.select.ways import VALUE, find_selection
 from tests.lowering.analyses.test_arrivals import decoding
 from tests.lowering.ir import cases
 from tests.lowering.tile_ir import clean, kernel_of, program
@@ -120,7 +121,9 @@ def test_a_store_that_reads_what_it_writes_gets_its_values_first() -> None:
     gather, store = (op for op in created.body.block.ops if isinstance(op, ops.Perform))
     mark(gather)
     insert_synchronisation.run(kernel_of(created))
-    assert not gather.attributes and isinstance(store.prev_op, Join)
+    assert not is_inlined(gather.outputs[0]) and isinstance(store.prev_op, Join)
+    selection = find_selection(gather, VALUE)
+    assert selection is not None and selection.because == "lanes meet between its read and the store"
 
 
 def test_a_role_on_one_lane_elides_its_joins() -> None:
