@@ -48,8 +48,12 @@ class RoleFacts:
 
         These are the barriers that are arrived at across the cluster, in a kernel whose CTAs may hand over data in tensors.
         """
-        exchanged = any(t.exchanged is not None for t in self.kernel.collect(ops.Tensor).values())
-        return find_cluster_barriers(self.kernel) if self.kernel.cluster.data > 1 and exchanged else frozenset()
+        return find_cluster_barriers(self.kernel) if self.kernel.cluster.data > 1 and self.exchanges_tensors else frozenset()
+
+    @cached_property
+    def exchanges_tensors(self) -> bool:
+        """Workers may hand over data in a tensor."""
+        return any(t.exchanged is not None for t in self.kernel.collect(ops.Tensor).values())
 
     @cached_property
     def single(self) -> bool:

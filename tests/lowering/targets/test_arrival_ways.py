@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cuir.checking.checker import check
+from cuir.lowering.compiler import print_kernel
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
+from cuir.lowering.ir.synchronisation import Join
 from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.select.hardware_barriers import find_barrier
 from cuir.lowering.select.ways import SCOPE, Selection, find_selection
@@ -54,3 +56,36 @@ def test_who_arrives(workers: str, without: tuple[str, ...], way: str) -> None:
     optimise(kernel, without)
     chosen: list[Selection | None] = [find_selection(op) for op in every(kernel) if isinstance(op, ops.Perform)]
     assert [s.way for s in chosen if s is not None] == [way]
+
+
+HANDED_OVER = """
+@kernel(arch="sm_90a")
+def k(X: Global[i32, 64], Y: Global[f16, 64, 64]):
+    a, b = mbarrier(1), mbarrier(1)
+    s = shared(f16, [64, 64])
+    with role("one", warps=1):
+        for i in range(X[0]):
+            b.{arrival}
+        a.arrive()
+    with role("all", warpgroups=1):
+        a.wait(0)
+        store(X[0], 1)
+"""
+
+
+@pytest.mark.parametrize("arrival", ["arrive()", "expect(nbytes(s))"])
+def test_nvcc_moves_no_read_of_one_lane_behind_its_arrival(arrival: str) -> None:
+    kernel = build(check(parse(HANDED_OVER.format(arrival=arrival))))
+    optimise(kernel)
+    joins = [op for op in every(kernel.roles[0]) if isinstance(op, Join)]
+    assert [op.lanes.data for op in joins] == ["none", "none"]
+    assert [s.way for s in map(find_selection, joins) if s is not None] == ["compiler barrier", "compiler barrier"]
+    body = print_kernel(kernel).source.partition("// ---- role one")[2].partition("// ---- role all")[0]
+    kept = [line.strip() for line in body.split("\n") if "cuir::arrive" in line or "cuir::expect" in line or "asm" in line]
+    assert kept[::2] == ['asm volatile("" ::: "memory");'] * 2 and len(kept) == 4
+
+
+def test_a_lane_that_hands_over_nothing_needs_no_barrier_of_nvcc() -> None:
+    kernel = build(check(parse(HANDED_OVER.format(arrival="arrive()").replace("        store(X[0], 1)\n", ""))))
+    optimise(kernel)
+    assert {s.way for op in every(kernel.roles[0]) if isinstance(op, Join) and (s := find_selection(op)) is not None} == {"elided"}

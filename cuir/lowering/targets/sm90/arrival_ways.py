@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xdsl.ir import Operation
+
 from ...ir import ops
 from ...ir.synchronisation import Join
 from ...select.hardware_barriers import find_barrier
@@ -10,7 +12,7 @@ from ...select.role_facts import RoleFacts
 from ...select.ways import Verdict, Ways, fits
 
 WAYS = Ways()
-CLUSTER = "cluster"
+CLUSTER, COMPILER_BARRIER = "cluster", "compiler barrier"
 
 
 @WAYS.way("order", CLUSTER)
@@ -34,6 +36,19 @@ def join_with_arrival(op: Join, role: RoleFacts) -> Verdict | None:
         return None
     whole = op.lanes.data == "worker" and role.threads > 32
     return None if whole else fits("one lane arrives when the lanes of its warp have met")
+
+
+@WAYS.way("join", COMPILER_BARRIER)
+def keep_reads_before(op: Join, role: RoleFacts | None) -> Verdict | None:
+    """Keep what a single lane reads before its arrival there."""
+    if role is None or not role.single or not role.exchanges_tensors or not _is_counted(op.next_op):
+        return None
+    return fits("one lane runs the role; nvcc may move no read of a tensor that others overwrite behind its arrival")
+
+
+def _is_counted(op: Operation | None) -> bool:
+    """Return whether an operation is an arrival at an mbarrier, with or without bytes."""
+    return isinstance(op, ops.Perform) and bool(op.entry.effects.arrives) and not (op.kind.hardware or op.entry.effects.completes)
 
 
 @WAYS.way("arrive", ONE_LANE)

@@ -16,20 +16,11 @@ from ...ir import ops
 from ...ir.synchronisation import Join, ProxyFence
 from ...select.join_ways import JOINED, ONE_LANE, UNJOINED, WITH_ARRIVAL
 from ...select.ways import SCOPE, is_selected, way_of
-from .arrival_ways import CLUSTER
+from .arrival_ways import CLUSTER, COMPILER_BARRIER
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
 PRINTERS = Printers()
-
-
-def _keep_reads_before(role: RolePrinter) -> None:
-    """Emit a compiler barrier before an arrival of a single lane.
-
-    Reads of a tensor that others overwrite afterwards must come first.
-    """
-    if role.kernel.exchanged_tensors:
-        role.out.line('asm volatile("" ::: "memory");')
 
 
 @PRINTERS.prints("mbarrier.expect")
@@ -37,7 +28,6 @@ def expect(role: RolePrinter, op: ops.Perform) -> None:
     """Emit an arrival that announces the bytes of bulk copies."""
     bar, size = barrier(role, op.arg("bar")), strip(role.elements.scalar(op.arg("bytes")))
     if role.single:
-        _keep_reads_before(role)
         role.out.line(f"cuir::expect({bar}, {size});")
         return
     if role.threads == 32:
@@ -57,7 +47,6 @@ def arrive(role: RolePrinter, op: ops.Perform) -> None:
 @PRINTERS.code_of("arrive", ONE_LANE)
 def arrive_single(role: RolePrinter, bar: str, ctas: CtaLine | None, released: bool) -> None:
     """Emit an arrival of one lane; `released` says that the barrier orders accesses to tensors between CTAs."""
-    _keep_reads_before(role)
     if ctas is None:
         role.out.line(f"cuir::arrive({bar});")
         return
@@ -90,6 +79,12 @@ def arrive_unjoined(role: RolePrinter, bar: str, ctas: CtaLine | None, released:
 @PRINTERS.code_of("join", WITH_ARRIVAL)
 def omit_join(role: RolePrinter, op: Join) -> None:
     """Emit nothing: the function of the arrival that follows holds the join."""
+
+
+@PRINTERS.code_of("join", COMPILER_BARRIER)
+def keep_reads_before(role: RolePrinter, op: Join) -> None:
+    """Emit a barrier for nvcc alone."""
+    role.out.line('asm volatile("" ::: "memory");')
 
 
 @PRINTERS.prints("mbarrier.wait")
