@@ -15,23 +15,28 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+from xdsl.dialects.builtin import FileLineColLoc
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import pad_arguments
 from ..checking.checked import Checked
 from ..checking.tensor_modes import find_tensor_modes
+from ..ops.base import PRODUCTS
 from ..ops.meaning.tiles import view_bits
 from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError
 from .analyses.uniformity import runs_on_one_lane
+from .analyses.variables import Variables, iterate_early_copies
 from .compiler import Source, print_kernel, to_checked
 from .ir import ops
 from .ir.build_ir import build
+from .ir.evaluator_state import Fault
 from .ir.ir_evaluator import Argument, evaluate
 from .ir.ir_text import State, show, show_file
 from .ir.ir_walk import every
 from .lowered import Cuda
 from .passes.pipeline import BUILD, select_passes
+from .select.explanation import name_operation
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of the largest element
 LONG, SHORT = 160, 2  # upper limits of drawn lengths: of dims that tiles go along; of batches and heads
@@ -99,7 +104,10 @@ class TensorRuns:
     def run(self, kernel: ops.Kernel, follows_lanes: bool) -> dict[str, torch.Tensor]:
         """Run the kernel on copies of the arguments and return the tensors that it writes."""
         values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in self.arguments.items()}
-        single = [role.symbol.data for role in kernel.roles if runs_on_one_lane(role)] if follows_lanes else None
+        single = None
+        if follows_lanes:
+            require_finished_copies(kernel)
+            single = [role.symbol.data for role in kernel.roles if runs_on_one_lane(role)]
         evaluate(kernel, values, ctas=self.ctas, single_lane_roles=single)
         written = [d.symbol.data for d in kernel.body.block.ops if isinstance(d, ops.Tensor) and d.written is not None]
         return {n: x for n in written if isinstance(x := values[n], torch.Tensor)}
@@ -157,6 +165,17 @@ class Judge(Generic[R]):
         """Run the kernel with its lanes in any order, though no pass has inserted synchronisation."""
         self.follows_lanes, self.text = True, ""
         return self.judge(run_lanes)
+
+
+def require_finished_copies(kernel: ops.Kernel) -> None:
+    """Check that no registers are copied which a product in flight still writes. Raises Fault: copies have no operation."""
+    for role in kernel.roles:
+        if not any(isinstance(op, ops.Perform) and op.entry.effects.group == PRODUCTS for op in every(role)):
+            continue
+        for op, values in iterate_early_copies(role, Variables(role)):
+            names = ", ".join(f"`{v.name_hint or 'a product'}`" for v in values)
+            line = f" in line {op.location.line.data}" if isinstance(op.location, FileLineColLoc) else ""
+            raise Fault(f"{names} is copied to other registers at `{name_operation(op)}`{line}: no wait for the product comes before")
 
 
 def run_lanes(kernel: ops.Kernel) -> None:

@@ -17,7 +17,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from ..ir import ops
 from ..ir.exchanges import TakeColumns
 from ..ir.in_flight import Ages, InFlight
-from ..ir.ir_walk import inner_first, last
+from ..ir.ir_walk import every, inner_first, last
 from .liveness import Liveness, is_stored
 
 K = TypeVar("K")
@@ -164,3 +164,32 @@ def _are_defined_together(x: SSAValue, y: SSAValue) -> bool:
     if isinstance(x, BlockArgument) and isinstance(y, BlockArgument):
         return x.block is y.block
     return x.owner is y.owner and isinstance(x.owner, Operation)
+
+
+# ---- copies
+def iterate_early_copies(role: Operation, variables: Variables) -> Iterator[tuple[Operation, list[SSAValue]]]:
+    """Yield the operations at which registers are copied that products in flight still write, each with the values."""
+    for op in every(role):
+        ages = variables.flight.before[op]
+        if ages and (in_flight := [v for v in dict.fromkeys(_iterate_copies(op, variables)) if v in ages]):
+            yield op, in_flight
+
+
+def _iterate_copies(op: Operation, variables: Variables) -> Iterator[SSAValue]:
+    """Yield the values that are copied before an operation, or where it passes them on.
+
+    For a loop these are its initial values, and for its yield the values of a turn, if they do not end in the result's
+    registers.
+    """
+
+    def differ(a: SSAValue, b: SSAValue) -> bool:
+        return variables.of.get(a) is not variables.of.get(b)
+
+    if isinstance(op, ops.Perform) and op.entry.effects.group and "c" in op.args and differ(op.args["c"], op.results[0]):
+        yield op.args["c"]
+    loop = op.parent_op() if isinstance(op, ops.Yield) else op
+    if isinstance(loop, ops.Loop):
+        values = last(loop.body).values if loop is not op else loop.carried
+        yield from (v for v, a, r in zip(values, loop.inner, loop.results, strict=True) if differ(v, a) or differ(a, r))
+    elif isinstance(op, ops.Yield) and isinstance(loop, ops.Branch):
+        yield from (v for v, r in zip(op.values, loop.results, strict=True) if differ(v, r))

@@ -110,7 +110,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(load_fp8_as_f16, "load 8-bit floats as f16 if the program widens these to f16"),
     Pass(pin_waits, "keep exponentials ahead of the wait that follows"),
     Pass(inline_elementwise, "compute elementwise values inside the expression that reads them", needed=True),
-    Pass(wait_before_copy, "wait for a product in flight before its registers are copied", needed=True),
+    Pass(wait_before_copy, "wait for a product in flight before its registers are copied"),
     Pass(split_exchanges, "split what warps exchange into steps, between which lanes meet", needed=True),
     Pass(insert_synchronisation, "insert joins of lanes, proxy fences and syncs around roles"),
     Pass(select_instructions, "select how the target does loads, stores, products and loops", needed=True),

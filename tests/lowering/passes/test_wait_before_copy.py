@@ -21,6 +21,7 @@ from cuir.lowering.ir.ir_text import show
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes import wait_before_copy
 from cuir.lowering.passes.pipeline import optimise
+from cuir.lowering.validate import Lowering, TensorRuns, random_arguments
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
@@ -148,6 +149,16 @@ def test_a_copy_before_the_wait_would_show(tmp_path: Path) -> None:
     cuda = lower(program(TURN))
     early = on_core(replace(cuda, source=re.sub(r"cute::warpgroup_wait<0>\(\);", "", cuda.source, count=1)), tmp_path)
     assert early(2).isnan().any()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, waits) in CASES.items() if waits])
+def test_validation_names_a_copy_without_a_wait(name: str) -> None:
+    checked = program(CASES[name][0])
+    inputs = random_arguments(checked, torch.Generator().manual_seed(0))
+    for without, verdict in (((), "same"), (("wait_before_copy",), "fails")):
+        outcome = list(Lowering(checked, without).stages(TensorRuns(inputs)))[-1].outcome
+        assert outcome is not None and outcome.verdict == verdict
+    assert re.search(r"` is copied to other registers at `yield` in line \d+: no wait for the product comes before", outcome.error)
 
 
 def test_text_before_and_after() -> None:
