@@ -126,32 +126,39 @@ def _bound_extent(checked: Checked, values: Mapping[str, Expr], e: Expr, depth: 
 def _measure(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, int]) -> dict[str, int]:
     """Return the guess, corrected where a step more than it adds no work.
 
-    The guess also stays where no step was found.
+    The other dims are one element, or, where that shows no step, some tiles: a causal mask keeps no more of many queries
+    than there are keys. The guess also stays where no step was found.
     """
-    steps = dict(guess)
-    least = _count_work(checked, spec, dict.fromkeys(checked.dims, 1))
-    for d in checked.dims if least is not None else ():
-        cache: dict[int, bool] = {}
-
-        def adds_more(n: int, d: str = d, cache: dict[int, bool] = cache) -> bool:
-            """Return whether a length of n makes more work than a length of 1."""
-            if n not in cache:
-                cache[n] = (
-                    work := _count_work(checked, spec, align_heads({x: n if x == d else 1 for x in checked.dims}))
-                ) is not None and work != least
-            return cache[n]
-
-        low = max(1, guess[d])
-        if adds_more(low + 1):
-            continue
-        high = next((n for n in _doublings(low + 1) if adds_more(n)), None)
-        if high is None:
-            continue
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if adds_more(middle) else (middle, high)
-        steps[d] = low
+    steps, several = dict(guess), 2 * max(guess.values(), default=0) + 1
+    for d in checked.dims:
+        step = _measure_dim(checked, spec, d, guess, 1) or (_measure_dim(checked, spec, d, guess, several) if guess[d] else None)
+        steps[d] = step or guess[d]
     return steps
+
+
+def _measure_dim(checked: Checked, spec: FunctionSpecification, d: str, guess_of: Mapping[str, int], others: int) -> int | None:
+    """Return the length beyond which a dim adds work, if the other dims have this one; None if no length does."""
+
+    def count(n: int) -> Work | None:
+        return _count_work(checked, spec, align_heads({x: n if x == d else others if guess_of[x] else 1 for x in checked.dims}))
+
+    least, cache = count(1), dict[int, bool]()
+
+    def adds_more(n: int) -> bool:
+        """Return whether a length of n makes more work than a length of 1."""
+        if n not in cache:
+            work = count(n)
+            cache[n] = work is not None and least is not None and any(more > less for more, less in zip(work, least, strict=True))
+        return cache[n]
+
+    low = max(1, guess_of[d])
+    if least is None or adds_more(low + 1):
+        return guess_of[d] or None
+    high = next((n for n in _doublings(low + 1) if adds_more(n)), None)
+    while high is not None and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if adds_more(middle) else (middle, high)
+    return low if high is not None else None
 
 
 def align_heads(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import corpus
+from corpus.computes import COMPUTES
 from cuir import check, parse, verify
 from cuir.spec import FunctionSpecification
-from cuir.verification.tile_steps import count_counter_turns, count_ring_uses
+from cuir.syntax.types import F16
+from cuir.verification.tile_steps import count_counter_turns, count_ring_uses, find_steps
 
 TEXT = """\
 @kernel(arch="sm_90a")
@@ -70,3 +73,19 @@ def test_how_far(text: str, turns: int) -> None:
         parse(TEXT.replace("store(Y[t * 64 : t * 64 + 64, :], x + x)", f"store(Y[t * 64 : t * 64 + 64, :], x + cast({text}, f32))"))
     )
     assert count_counter_turns(checked) == turns and count_ring_uses(checked) == (7 if turns <= 6 else turns + 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "least"),
+    [
+        ("flash_bwd_sm80", "flash_bwd", {"M": 64, "N": 128}),  # a causal mask keeps no more queries than there are keys
+        ("flash_bwd_sm75", "flash_bwd", {"M": 32, "N": 64}),
+        ("flash_fwd_varlen_sm80", "flash_fwd_varlen", {"TQ": 128, "PAGE": 64}),  # a key more may need fewer rows cleared
+    ],
+)
+def test_blocks_whose_rows_several_warps_fetch(name: str, kernel: str, least: dict[str, int]) -> None:
+    """A copy is of a warp's rows, a step of a block's."""
+    spec = corpus.specification(COMPUTES[name][kernel].specification)()
+    assert isinstance(spec, FunctionSpecification)
+    steps = find_steps(check(parse(corpus.kernels()[name].read_text(encoding="utf-8")), kernel, {"T": F16, "D": 64}), spec)
+    assert all(length <= steps[dim] < 1.1 * length for dim, length in least.items()), steps
