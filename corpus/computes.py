@@ -27,6 +27,7 @@ class Computed:
 
 COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd_sm90": {"flash_fwd": Computed("causal")},
+    "flash_fwd_split_sm90": {"flash_fwd": Computed("causal", small={"D": 64})},
     "flash_fwd_sm80": {"flash_fwd": Computed("causal")},
     "flash_fwd_f32": {"flash_fwd": Computed("causal", small={"T": F32})},
     "decode_sm90": {"flash_decode": Computed("causal", small={"BM": 16, "GROUP": 4, "BN": 32, "WG": 1})},
@@ -34,6 +35,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "decode_cache_sm80": {"flash_decode": Computed("cached_decode", small={"BM": 4, "GROUP": 4, "BN": 16})},
     "decode_cache_sm75": {"flash_decode": Computed("cached_decode", {"T": F16}, {"BM": 4, "GROUP": 4, "BN": 16})},
     "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", small={"BM": 4, "GROUP": 4, "BN": 32, "WG": 2, "CHUNK": 16})},
+    "decode_split_sm90": {"flash_decode": Computed("cached_decode", small={"D": 64, "BM": 16, "GROUP": 4, "CHUNK": 16})},
     "mla_decode_sm90": {"mla_decode": Computed("cached_latent_decode", {"D": 192, "DV": 128}, {"BM": 4, "GROUP": 16, "CHUNK": 16})},
     "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_sm80": {"flash_fwd_varlen": Computed("causal_packed")},
@@ -45,6 +47,11 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     },
     "flash_bwd_wide_sm90": {"flash_bwd": Computed("causal_gradients", {"D": 192})},
     "flash_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_query_gradients")},
+    "flash_bwd_split_sm90": {
+        "flash_bwd": Computed("causal_key_gradients", small={"D": 64}),
+        "prepare": Computed("attention_rows"),
+    },
+    "flash_bwd_dq_split_sm90": {"flash_bwd_dq": Computed("causal_query_gradients", small={"D": 64})},
     "flash_bwd_sm80": {
         "flash_bwd": Computed("causal_gradients", small={"D": 64, "BM": 32, "BN": 64}),
         "prepare": Computed("attention_rows"),

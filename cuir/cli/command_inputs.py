@@ -186,8 +186,9 @@ def read_origin(origin: str, words: KernelWords) -> OriginKernel:
     from ..checking.checker import pick_kernel
     from ..checking.const_defaults import USUAL_DTYPE
 
-    named = read_consts(words.items).get("T")
-    origin = expert_for(origin, words.dtype or named or USUAL_DTYPE)
+    named = read_consts(words.items)
+    head_dims = (words.head_dim, named.get("D"), named.get("DV"))
+    origin = expert_for(origin, words.dtype or named.get("T") or USUAL_DTYPE, *(d for d in head_dims if isinstance(d, int)))
     program = read_program(origin)
     picked = pick_kernel(program, words.kernel)
     consts = read_kernel_consts(picked, words.dtype, words.head_dim, words.items, find_corpus_consts(origin, picked))
@@ -215,16 +216,19 @@ def find_corpus_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
     return entry[1].consts if entry is not None else {}
 
 
-def expert_for(origin: str, dtype: object) -> str:
-    """Return the named origin; for the default, the expert kernel of the dtype for the current GPU."""
+def expert_for(origin: str, dtype: object, *head_dims: int) -> str:
+    """Return the named origin; for the default, the expert kernel of dtype and head dims for the current GPU.
+
+    Raises CuirError U501 for head dims that no kernel takes.
+    """
     import corpus
 
-    from ..attn.kernels.card_kernels import DEFAULT, choose_target, find_kernel, get_current_device
+    from ..attn.kernels.card_kernels import DEFAULT, choose_target, choose_task, find_kernel, get_current_device
 
     if origin != EXPERT:
         return origin
-    arch = choose_target(get_current_device()).arch
-    return corpus.expert(str(dtype)) if arch == DEFAULT else find_kernel(arch, "forward", DTYPES[str(dtype)])
+    arch, task = choose_target(get_current_device()).arch, choose_task("forward", *head_dims)
+    return corpus.expert(str(dtype)) if arch == DEFAULT and task == "forward" else find_kernel(arch, task, DTYPES[str(dtype)])
 
 
 def agreeing(fixed: Mapping[str, Const], values: Mapping[str, Const], because: str, option: str = "-c") -> dict[str, Const]:

@@ -170,7 +170,8 @@ def add_commands(diagnostics: Sequence[Diagnostic], verified: Verified, consts: 
         ("-k", [verified.kernel] if verified.kernel else []),
     ):
         base += [word for value in values for word in (option, value)]
-    if verified.against is None and verified.origin != expert_for(EXPERT, verified.plain.get("T", USUAL_DTYPE)):
+    head_dims = [value for value in map(verified.plain.get, ("D", "DV")) if isinstance(value, int)]
+    if verified.against is None and verified.origin != expert_for(EXPERT, verified.plain.get("T", USUAL_DTYPE), *head_dims):
         base += ["--origin", verified.origin]
 
     def whole(d: Diagnostic) -> Diagnostic:

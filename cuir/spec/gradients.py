@@ -135,15 +135,24 @@ def attention_rows() -> FunctionSpecification:
     """Return the specification of the rows that backward kernels read of each query.
 
     The kernel computes L and DL f32 [B, H, MP], and zeros in dQ f32 [B, H, M, D] or [B, H, MD] (not with
-    QUERIES=False), from O and dO [B, H, M, DV] and LSE [B, H, M]. L is LSE as a base-2 logit, inf where that is -inf and after the last query; DL
+    QUERIES=False, nor in a kernel without dQ), from O and dO [B, H, M, DV] and LSE [B, H, M]. L is LSE as a base-2 logit, inf where that is -inf and after the last query; DL
     is row_sum(O * dO), 0 there, with PARTS=1 of dO rounded to TF32. MP is the multiple of 128 from M on.
     """
 
     def reference(
-        o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True, PARTS: int = 0, MD: int = ABSENT
+        o: torch.Tensor,
+        do: torch.Tensor,
+        lse: torch.Tensor,
+        MP: int,
+        D: int = ABSENT,
+        QUERIES: bool = True,
+        PARTS: int = 0,
+        MD: int = ABSENT,
     ) -> dict[str, torch.Tensor]:
-        sums = o.new_zeros(*o.shape[:2], MD) if MD != ABSENT else o.new_zeros(*o.shape[:-1], D)
-        return _rows(o, do, lse, MP, PARTS) | ({"dQ": sums} if QUERIES else {})
+        rows = _rows(o, do, lse, MP, PARTS)
+        if not QUERIES or D == MD == ABSENT:
+            return rows
+        return rows | {"dQ": o.new_zeros(*o.shape[:2], MD) if MD != ABSENT else o.new_zeros(*o.shape[:-1], D)}
 
     return FunctionSpecification("attention_rows", reference, sizes=_sizes, doc=attention_rows.__doc__ or "")
 

@@ -17,9 +17,11 @@ from cuir.syntax.parser import parse
 
 QUERIES = (
     "flash_fwd_sm90",
+    "flash_fwd_split_sm90",
     "flash_fwd_sm80",
     "flash_fwd_f32",
     "flash_bwd_dq_sm90",
+    "flash_bwd_dq_split_sm90",
     "flash_bwd_dq_sm80",
     "flash_bwd_dq_sm75",
     "flash_bwd_dq_f32",
@@ -27,6 +29,7 @@ QUERIES = (
 KEYS = (
     "flash_bwd_sm90",
     "flash_bwd_wide_sm90",
+    "flash_bwd_split_sm90",
     "flash_bwd_sm80",
     "flash_bwd_sm75",
     "flash_bwd_f32",

@@ -85,6 +85,8 @@ SMALL = {
     "flash_bwd_sm90": {"D": 64},
     "flash_bwd_wide_sm90": {"D": 192},
     "flash_bwd_dq_sm90": {"D": 64, "BM": 64, "BN": 64},
+    "flash_bwd_split_sm90": {"D": 64, "DV": 64},
+    "flash_bwd_dq_split_sm90": {"D": 64},
     "flash_bwd_f32": {"D": 64, "BN": 64},
     "flash_bwd_dq_f32": {"D": 64, "BM": 64},
     "decode_paged": {"D": 64},

@@ -19,7 +19,7 @@ from ..capture.call_inputs import Seeded, check_sink, check_wrapped, dtype_of, n
 from ..capture.capture_keys import CaptureKey, MutationGuard
 from ..capture.first_call_progress import Progress
 from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, trace_by_key
-from ..kernels.card_kernels import Kind, choose_target, has_kernel
+from ..kernels.card_kernels import WIDEST, Kind, choose_target, has_kernel
 from ..kernels.decoding import runs_on_decode_kernel
 from ..kernels.experts import Form
 from ..outputs.output_table import can_merge
@@ -245,7 +245,8 @@ def _specification(variant: Variant) -> Specification:
 def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weighting: Weighting, backend: str) -> Form:
     target = choose_target(query.device, backend)
     split = runs_on_decode_kernel(query, key) and not weighting.dropout and can_merge(weighting.outputs)
-    kind: Kind = "decode" if split and has_kernel(target.arch, "decode", dtype_of(query.dtype)) else "forward"
+    narrow = max(query.shape[3], value.shape[3]) <= WIDEST
+    kind: Kind = "decode" if split and narrow and has_kernel(target.arch, "decode", dtype_of(query.dtype)) else "forward"
     return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype), target)
 
 

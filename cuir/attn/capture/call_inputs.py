@@ -21,7 +21,7 @@ from .graph_errors import at_tracing
 from .symbolic_sizes import are_equal, have_equal_sizes
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-LARGEST_HEAD_DIM = 256  # columns of a product
+LARGEST_HEAD_DIM = 512  # columns of two products
 SCALES = torch.finfo(torch.float32).tiny, 1e38  # least and largest: a scale times log2(e) is a normal number of f32
 DETACHED = "call under torch.no_grad(), or with detached tensors"
 NO_FLOAT64 = "no kernel computes in float64; PyTorch's flex_attention does, outside of torch.compile"

@@ -53,7 +53,7 @@ from ..tracing.splice_names import DROPOUT
 from ..tracing.traced_result import Parameter, Traced
 from .autograd import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
 from .backward_kernels import RequestedGradients
-from .card_kernels import choose_target, find_kernel, get_current_device
+from .card_kernels import choose_target, choose_task, find_kernel, get_current_device
 from .experts import Form
 from .form_settings import make_settings
 from .settings import KNOWN_LENGTHS, Settings, text_of
@@ -588,7 +588,7 @@ def attention(
         spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx).
         dtype: f16, bf16 or f32. Products of f32 are as accurate as f32 (const PARTS = 2) or, where PyTorch's settings
             allow it at this time, TF32 (1).
-        head_dim: of query and key, 1 to 256.
+        head_dim: of query and key, 1 to 512.
         value_dim: of value and O, head_dim by default.
         origin: another expert kernel with splice points.
         consts: const parameters that are not to be chosen (BM, BN, STAGES, ...).
@@ -628,7 +628,8 @@ def make_attention(
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **dict(form.consts)}
     traced = trace_by_key(spec, capture_key) if traced is None else traced
     if origin is None:
-        transferred = transfer_to_expert(find_kernel(arch, kind, dtype), spec, traced, bits=bits, tables=bits and kind == "forward")
+        name = find_kernel(arch, choose_task(kind, *head_dims), dtype)
+        transferred = transfer_to_expert(name, spec, traced, bits=bits, tables=bits and kind == "forward")
     else:
         transferred = transfer(origin, spec, traced=traced, bits=bits, tables=bits and kind == "forward")
     key = (transferred.text, text_of(fixed), level, capture_key.structure, card)

@@ -218,7 +218,9 @@ class Gradients:
         L, DL = _floats(q, 2, *q.shape[:2], pad_rows(at.M))
         dq = self._make_sums(q)
         if "prepare" in plan.steps:
-            launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, "dQ": dq})
+            taken = {p.name for p in plan.steps["prepare"].program.kernels()["prepare"].params}
+            sums = {"dQ": dq} if "dQ" in taken else {}
+            launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, **sums})
         assert dlse is None or "prepare" in plan.steps, "the kernel of dQ makes the rows itself, and knows of no gradient of LSE"
         if dlse is not None:  # each weight is what its score changes LSE by
             DL[..., : at.M] -= dlse

@@ -49,7 +49,7 @@ from ..splicing.captured_arguments import Cache, sources_of
 from ..splicing.derivative import dscore
 from ..splicing.splice import TransferResult
 from ..tracing.traced_result import Traced
-from .card_kernels import DEFAULT, find_kernel
+from .card_kernels import DEFAULT, WIDEST, Task, choose_task, find_kernel
 from .experts import origin_of
 from .settings import KNOWN_LENGTHS, Settings
 from .transfers import places_read_by_gradients, transfer_backward_to_expert, transfer_queries_to_expert
@@ -59,6 +59,7 @@ NARROW_DIM = 128  # head dim up to which a warpgroup's registers hold dK and dV 
 LEAST_SPREAD = 1 << 17  # least queries times head dim for which heads of a group are dealt to separate CTAs
 # largest sum of the head dims of keys and values, in whole panels, that leaves registers and shared memory for more
 ROOM = 384
+SPLIT_ROOM = 832  # the same, in pairs of panels, for two stages of blocks of 32 beside 64 keys or queries
 
 
 class Attention(Protocol):
@@ -232,9 +233,10 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     by_keys = by_queries = None
     loads = not TARGETS[attention.arch].has("cp_async")
     open_order = not (requested.in_order or requested.separate_queries or single)
-    spread = requested.spread and requested.keys and open_order and attention.arch == DEFAULT
+    split = max(dims) > WIDEST
+    spread = requested.spread and requested.keys and open_order and attention.arch == DEFAULT and not split
     if requested.keys or requested.learned:
-        program = find_kernel(attention.arch, "keys" if max(dims) <= NARROW_DIM else "wide keys", T)
+        program = find_kernel(attention.arch, choose_task("keys" if max(dims) <= NARROW_DIM else "wide keys", *dims), T)
         transferred = transfer_backward_to_expert(program, attention.spec, traced, requested.learned)
         if requested.keys or transferred.gradients:
             parameters = {p.name for p in transferred.program.kernels()[transferred.kernel].params}
@@ -246,14 +248,18 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
                 setting = _choose_for_card(attention, transferred, list_by_keys(*dims, single, loads, adds), outputs)
             else:
                 setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
+            if split:
+                setting = split_setting(*dims)
             by_keys = Part(attention, transferred, {**setting, **outputs})
     adds = requested.queries and by_keys is not None and open_order and "dQ" in by_keys.takes
     if requested.queries and not adds:
-        transferred = transfer_queries_to_expert(find_kernel(attention.arch, "queries", T), attention.spec, traced)
+        transferred = transfer_queries_to_expert(find_kernel(attention.arch, choose_task("queries", *dims), T), attention.spec, traced)
         if attention.arch != DEFAULT:
             setting = _choose_for_card(attention, transferred, list_by_queries(*dims, single, loads), {})
         else:
             setting = single_by_queries(*dims) if single else setting_by_queries(*dims, not requested.of_lse)
+        if split:
+            setting = split_setting(*dims)
         by_queries = Part(attention, transferred, setting)
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in requested.learned):
@@ -323,6 +329,12 @@ def setting_by_queries(keys: int, values: int, prepares: bool = False) -> dict[s
     return {"BM": 128, "BN": 128, "PREPARES": prepares}
 
 
+def split_setting(keys: int, values: int) -> dict[str, Const]:
+    """Return the const parameters of the kernels whose columns two warpgroups share."""
+    columns = sum(-(-dim // 128) * 128 for dim in (keys, values))
+    return {"STAGES": 2 if columns <= SPLIT_ROOM else 1}
+
+
 def single_by_keys(keys: int, values: int) -> dict[str, Const]:
     """Return the const parameters of the f32 kernel of dK and dV.
 
@@ -347,7 +359,9 @@ def _panels(dim: int) -> int:
 
 def _around(kernel: str, attention: Attention, **consts: Const) -> Step:
     """Return the step of a kernel that runs before or after the variant's own: the same for all variants."""
-    program = origin_of(find_kernel(attention.arch, "keys", F16))  # which holds them for every dtype
+    dims = int(attention.fixed["D"]), int(attention.fixed["DV"])  # type: ignore[arg-type]
+    task: Task = "split keys" if max(dims) > WIDEST else "keys"
+    program = origin_of(find_kernel(attention.arch, task, F16))  # which holds them for every dtype
     parameters = {p.name for p in program.kernels()[kernel].params}
     return Step(program, kernel, {n: v for n, v in {**attention.fixed, **consts}.items() if n in parameters})
 

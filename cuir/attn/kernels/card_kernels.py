@@ -22,7 +22,20 @@ from ...text.diagnostics import CuirError
 CALLS: tuple[Task, ...] = ("forward", "keys", "cache", "cache of 8 bits", "latent cache", "varlen")  # of which a user hears
 NEWER = "its own instructions are not used, so this is not what the GPU could do"
 Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "latent cache", "varlen"]
-Task = Kind | Literal["keys", "wide keys", "queries", "join"]
+Task = (
+    Kind
+    | Literal["split forward", "split cache", "split cache of 8 bits", "split varlen"]
+    | Literal["keys", "wide keys", "split keys", "queries", "split queries", "join"]
+)
+WIDEST = 256  # head dim of a product's columns; those of wider heads are split over warpgroups
+_SPLIT: Mapping[Task, Task] = {
+    "forward": "split forward",
+    "cache": "split cache",
+    "cache of 8 bits": "split cache of 8 bits",
+    "varlen": "split varlen",
+    "wide keys": "split keys",
+    "queries": "split queries",
+}
 VARIABLE = "CUIR_ARCH"  # names an architecture in place of that of the GPU, which runs it too
 
 
@@ -52,6 +65,12 @@ _WORDS: Mapping[Task, tuple[str, str]] = {
     "keys": ("gradients", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "wide keys": ("gradients of such head dims", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "queries": ("gradients", "PyTorch's flex_attention for training, or torch.no_grad()"),
+    "split forward": ("attention of head dims above 256", "PyTorch's flex_attention"),
+    "split cache": ("attention over a KV cache of head dims above 256", "flex_attention with the keys and values of the cache in order"),
+    "split cache of 8 bits": ("attention over a KV cache of 8-bit numbers, head dims above 256", "a cache in the dtype of the queries"),
+    "split varlen": ("attention of packed sequences of head dims above 256", "flex_attention of each sequence"),
+    "split keys": ("gradients of head dims above 256", "PyTorch's flex_attention for training, or torch.no_grad()"),
+    "split queries": ("gradients of head dims above 256", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "join": ("shares of the keys", "one share"),
 }
 
@@ -94,6 +113,11 @@ def choose_target(device: torch.device, backend: str = "auto") -> KernelTarget:
 def get_current_device() -> torch.device:
     """Return PyTorch's current GPU, or the CPU where there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def choose_task(task: Task, *head_dims: int) -> Task:
+    """Return the task of a kernel for head dims of keys and values."""
+    return _SPLIT.get(task, task) if max(head_dims, default=0) > WIDEST else task
 
 
 def has_kernel(arch: str, task: Task, dtype: DType) -> bool:
@@ -149,11 +173,13 @@ __all__ = [
     "DEFAULT",
     "KERNELS",
     "VARIABLE",
+    "WIDEST",
     "KernelTarget",
     "Kernels",
     "Kind",
     "Task",
     "choose_target",
+    "choose_task",
     "describe_attention",
     "find_arch",
     "find_counterpart",

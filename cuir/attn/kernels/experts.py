@@ -13,7 +13,7 @@ from ...ops.limits import TARGETS
 from ...runtime.cards import find_relative
 from ...runtime.result_cache import remember
 from ...syntax.nodes import Program
-from .card_kernels import DEFAULT, KernelTarget, Kind, find_kernel
+from .card_kernels import DEFAULT, KernelTarget, Kind, choose_task, find_kernel
 
 if TYPE_CHECKING:
     from ...performance.search import Space
@@ -68,11 +68,17 @@ def space_of(program: Program, fixed: Mapping[str, Const], arch: str) -> Space:
 
     from ...performance.search import Space
 
-    name = find_kernel(arch, "forward", fixed["T"])  # type: ignore[arg-type]
+    name = find_forward(fixed, arch)
     if name not in corpus.spaces():
         return Space((), ())
     space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")
     return space.restrict(program, None).narrow(fixed)
+
+
+def find_forward(fixed: Mapping[str, Const], arch: str) -> str:
+    """Return the name of the forward kernel for T, D and DV."""
+    dtype, *head_dims = (fixed[n] for n in ("T", "D", "DV"))
+    return find_kernel(arch, choose_task("forward", *head_dims), dtype)  # type: ignore[arg-type]
 
 
 def list_starts(program: Program, fixed: Mapping[str, Const], target: KernelTarget) -> tuple[tuple[Mapping[str, Const], ...], bool]:
@@ -99,7 +105,7 @@ def starts_of(program: Program, fixed: Mapping[str, Const], arch: str) -> tuple[
     copy's tokens.
     """
     parameters = {p.name for p in next(iter(program.kernels().values())).params}
-    origin = origin_of(find_kernel(arch, "forward", fixed["T"]))  # type: ignore[arg-type]
+    origin = origin_of(find_forward(fixed, arch))
     space = space_of(origin, fixed, arch)
     starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]
     chunk = fixed.get("CHUNK", 1)
@@ -108,4 +114,4 @@ def starts_of(program: Program, fixed: Mapping[str, Const], arch: str) -> tuple[
     return tuple({n: v for n, v in start.items() if n in parameters} for start in sorted(aligned, key=lambda s: s["BM"] != 128))
 
 
-__all__ = ["Form", "Kind", "list_starts", "origin_of", "origin_text", "parse_shipped", "space_of", "starts_of"]
+__all__ = ["Form", "Kind", "find_forward", "list_starts", "origin_of", "origin_text", "parse_shipped", "space_of", "starts_of"]

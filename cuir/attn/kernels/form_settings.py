@@ -9,9 +9,9 @@ from ...text.diagnostics import CuirError
 from ..splicing.splice import TransferResult
 from ..tracing.traced_result import Traced
 from . import decoding
-from .card_kernels import DEFAULT
+from .card_kernels import DEFAULT, WIDEST
 from .experts import Form, list_starts, starts_of
-from .latent_settings import LatentSettings
+from .latent_settings import LatentSettings, SplitCacheSettings
 from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from .settings import Settings
 from .warp_settings import WarpCacheSettings, WarpVarlenSettings
@@ -32,6 +32,8 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
         return varlen(program, fixed, starts_of(program, fixed, arch), card=card)
     if form.kind != "forward":
         of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings}
+        if form.kind == "cache" and max(form.head_dim, form.value_dim) > WIDEST:
+            of_kind["cache"] = SplitCacheSettings
         decode = of_kind.get(form.kind, CacheSettings if arch == DEFAULT else WarpCacheSettings)
         joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
         packed = decoding.can_pack_heads(traced, program, fixed)

@@ -1,4 +1,7 @@
-"""The settings of the decode kernel over a latent cache, whose values are the first columns of its keys."""
+"""The settings of decode kernels whose warpgroups share a tile of 64 rows: of wide heads, and over a latent cache.
+
+The values of a latent cache are the first columns of its keys.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ LEAST_BLOCKS = 2  # of a share
 FIXED_SHARE = 64
 
 
-class LatentSettings(CacheSettings):
-    """The settings of the decode kernel over a latent cache: a tile of 64 rows for each CTA, which it alone runs."""
+class SplitCacheSettings(CacheSettings):
+    """The settings of a decode kernel whose columns of O are split over warpgroups: each CTA has a tile of 64 rows."""
 
     def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
         """Return the setting for lengths: as many shares of the keys as shorten the last wave of CTAs."""
@@ -38,10 +41,8 @@ class LatentSettings(CacheSettings):
             splits = self._choose_splits(tile.units, blocks)
         alone: dict[str, Const] = {"DYNAMIC": False} if tile.units * splits <= decoding.count_processors() else {}
         shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
-        half = int(self.fixed["DV"]) // 2  # type: ignore[arg-type]
-        pieces = next(n for n in (4, 2, 1) if half % (n * PANELS) == 0)
         ordered = at.B > 1 and not alone
-        return {"BM": tile.queries, "GROUP": tile.group, "PIECES": pieces, **alone, "ORDERED": ordered, **shared, **self.fixed}
+        return {"BM": tile.queries, "GROUP": tile.group, **alone, "ORDERED": ordered, **shared, **self.fixed}
 
     def _choose_splits(self, units: int, blocks: int) -> int:
         """Return the number of shares of each sequence's keys with the least estimated time."""
@@ -56,10 +57,20 @@ class LatentSettings(CacheSettings):
         """Return the setting to verify: with one share, as no other launch joins shares there."""
         return {**consts, "SPLITS": 1, "G": consts["T"]}
 
+
+class LatentSettings(SplitCacheSettings):
+    """The settings of the decode kernel over a latent cache."""
+
+    def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
+        """Return the setting for lengths, with the pieces in which a block's columns are fetched."""
+        half = int(self.fixed["DV"]) // 2  # type: ignore[arg-type]
+        pieces = next(n for n in (4, 2, 1) if half % (n * PANELS) == 0)
+        return {"PIECES": pieces, **super().choose_untuned(at, numbers)}
+
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.serving_specifications import make_cached_specification
 
         return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), latent=True)
 
 
-__all__ = ["FIXED_SHARE", "LatentSettings"]
+__all__ = ["FIXED_SHARE", "LatentSettings", "SplitCacheSettings"]

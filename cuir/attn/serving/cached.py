@@ -82,7 +82,7 @@ def attention_with_kv_cache(
     Args:
         q: [B, M, H, D], f16, bf16 or f32; with cu_seqlens_q [TQ, H, D].
         k_cache: [B, S, HK, D] (with layout="HND" [B, HK, S, D]), of the dtype of q or float8_e4m3fn. HK divides H; D
-            and DV are multiples of 8 (f32: 4), at most 256. With page_table it holds pages, [NP, page size, HK, D]
+            and DV are multiples of 8 (f32: 4), at most 512. With page_table it holds pages, [NP, page size, HK, D]
             ([NP, HK, page size, D]). Slots that hold no token may contain anything, NaN too.
         v_cache: like k_cache, with the head dim DV; None with latent.
         k: [B, N, HK, D], new keys, which are written into the cache behind its tokens and take part; there must be room

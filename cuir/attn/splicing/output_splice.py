@@ -35,7 +35,7 @@ from ...text.diagnostics import CuirError
 from ..outputs.attention_output import AttentionOutput, RowState
 from ..outputs.output_table import can_merge, describe_outputs, find_outputs
 from ..tracing.mod_evaluator import CONSTANTS
-from .normalisers import CONDITIONS, PARTED, POINTS, is_parted, meets, takes_turns
+from .normalisers import CONDITIONS, FOLLOWED, PARTED, POINTS, is_parted, meets, takes_turns
 
 _TEXT = """\
 @func
@@ -96,6 +96,22 @@ def softmax_weight(states, w, r, state):
     inner, {blanks} = state
     return {weight}(states, w, r, inner)
 """
+_TURNS = """\
+@func
+def softmax_pass(states, state):
+    inner, {names} = state
+    {pass}(states, inner)
+{passes}
+    return ()
+
+@func
+def softmax_follow(states, state):
+    inner, {blanks} = state
+    inner, alpha = {follow}(states, inner)
+    return (inner, {followed}), alpha
+"""
+_PASS = "    store(states[{place}], {name})"
+_FOLLOW = "load(states[{place}])"
 _LEAVE = "    store(states[{place}, w], {name})"
 _MEET = """\
     {name} = load(states[{place}, w, r : r + 16])
@@ -118,7 +134,8 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
     states = [state for output in outputs for state in output.states]
     functions = {**prelude().funcs(), **program.funcs()}
     parted, meeting = is_parted(program.funcs()), meets(program.funcs())
-    if takes_turns(program.funcs()) or ((parted or meeting) and not can_merge(names)):
+    turning = takes_turns(program.funcs())
+    if (parted or meeting or turning) and not can_merge(names):
         raise CuirError.of(
             "X130",
             f"`{target.name}` shares out the keys, and cannot join {describe_outputs(names)} of its parts",
@@ -126,7 +143,7 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
             "transfer from a kernel that visits all keys of a query in one loop",
         )
     used_names = {item.name for item in program.items} | {name for item in program.items for name in names_read(item)}
-    points = [*POINTS, *(PARTED if parted else ()), *(CONDITIONS if meeting else ())]
+    points = [*POINTS, *(PARTED if parted else ()), *(CONDITIONS if meeting else ()), *(FOLLOWED if turning else ())]
     inner = {point: _fresh(f"{point}_inner", used_names) for point in points}
     outer = Holes().fill(_write_points(states, inner, functions["softmax_end"].params))
     values = {output.name: _parse_value(output, normalize) for output in outputs}
@@ -187,8 +204,8 @@ def _write_points(states: Sequence[RowState], inner: dict[str, str], ends: Seque
         **lists,
     )
 
-    def write_each(template: str) -> str:
-        return "\n".join(template.format(place=place, name=s.name, merge=s.merge) for place, s in enumerate(states, _OWN_STATES))
+    def write_each(template: str, between: str = "\n") -> str:
+        return between.join(template.format(place=place, name=s.name, merge=s.merge) for place, s in enumerate(states, _OWN_STATES))
 
     if "softmax_save" in inner:
         parts = {name.removeprefix("softmax_"): inner[name] for name in PARTED}
@@ -196,6 +213,9 @@ def _write_points(states: Sequence[RowState], inner: dict[str, str], ends: Seque
     if "softmax_leave" in inner:
         parts = {name.removeprefix("softmax_"): inner[name] for name in CONDITIONS}
         text += _WARPS.format(leaves=write_each(_LEAVE), meetings=write_each(_MEET), **parts, **lists)
+    if "softmax_pass" in inner:
+        parts = {name.removeprefix("softmax_"): inner[name] for name in FOLLOWED}
+        text += _TURNS.format(passes=write_each(_PASS), followed=write_each(_FOLLOW, ", "), **parts, **lists)
     return text
 
 

@@ -78,7 +78,7 @@ def tune(
         raise CuirError.of(
             "U100", f"with --variant one kernel is adapted, found {named}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
         )
-    origin = expert_for(origin, dtype or USUAL_DTYPE)
+    origin = expert_for(origin, dtype or USUAL_DTYPE, *(dim for s in shapes for dim in (s.D, s.DV or 0)))
     kernel = targets[0] if variant else origin
     if model is not None or replay is not None or proposal:
         tuned_targets = variant or targets

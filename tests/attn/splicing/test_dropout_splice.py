@@ -47,12 +47,15 @@ SPECS = {
 RAGGED = Case("ragged", Lengths(2, 4, 2, 75, 140))
 FORWARD: dict[str, Consts] = {
     "flash_fwd_sm90": {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64},
+    "flash_fwd_split_sm90": {"T": cuir.f16, "D": 64},
     "flash_fwd_sm80": {"T": cuir.f16, "D": 32, "BM": 64, "BN": 32},
     "flash_fwd_f32": {"D": 32, "BM": 64, "BN": 32},
 }
 BACKWARD: dict[str, tuple[str, Consts]] = {
     "flash_bwd_sm90": (KERNEL, {"T": cuir.f16, "D": 64, "BM": 128}),
     "flash_bwd_wide_sm90": (KERNEL, {"T": cuir.f16, "D": 192}),
+    "flash_bwd_split_sm90": (KERNEL, {"T": cuir.f16, "D": 64}),
+    "flash_bwd_dq_split_sm90": (BY_QUERIES, {"T": cuir.f16, "D": 64}),
     "flash_bwd_f32": (KERNEL, {"D": 32}),
     "flash_bwd_dq_sm90": (BY_QUERIES, {"T": cuir.f16, "D": 64, "BM": 128, "BN": 64, "PREPARES": True}),
     "flash_bwd_dq_f32": (BY_QUERIES, {"D": 32}),

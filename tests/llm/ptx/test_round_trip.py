@@ -29,6 +29,7 @@ from tests.strategies.typed import Case, kernels
 EMPTY_KERNELS = {
     ("flash_bwd", "delta"),
     ("flash_bwd_sm75", "prepare"),
+    ("flash_bwd_split_sm90", "prepare"),
     ("flash_bwd_sm80", "finish"),
     ("decode_paged", "combine"),
 }  # neither copies nor products nor barriers: there is nothing to read
@@ -36,7 +37,14 @@ EMPTY_KERNELS = {
 SEARCHING_KERNELS = {("flash_fwd_varlen_sm80", "flash_fwd_varlen")}
 # two roles fill columns of one array, each with barriers of its own: the reader takes these for two arrays
 HALVED_KERNELS = {("mla_decode_sm90", "mla_decode")}
-NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS
+# warpgroups of a role have barriers, or work, of their own: the reader takes them for two roles, and what they share for two arrays
+SPLIT_KERNELS = {
+    ("flash_fwd_split_sm90", "flash_fwd"),
+    ("decode_split_sm90", "flash_decode"),
+    ("flash_bwd_split_sm90", "flash_bwd"),
+    ("flash_bwd_dq_split_sm90", "flash_bwd_dq"),
+}
+NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | SPLIT_KERNELS
 KERNELS = [key for name, kernels in COMPUTES.items() for kernel in kernels if (key := (name, kernel)) not in NOT_READ]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
