@@ -28,9 +28,9 @@ from ..attn.verification.splice_evaluator import Evaluator
 from ..checking.checker import check
 from ..ops.expressions import is_where, traits
 from ..ops.traits import DIFFERENCE
-from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, Kernel, Literal, Name, Return, Tuple
+from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, Kernel, Literal, Name, Node, Return, Tuple
 from ..syntax.printer import show
-from ..syntax.walk import count_assignments, names_read, replace_node
+from ..syntax.walk import count_assignments, names_read, replace_node, rewrite
 from ..text.diagnostics import CuirError
 from ..verification.tile_steps import align_heads
 from .mutant_comparison import Trial
@@ -136,6 +136,7 @@ def _enumerate_units(evaluator: Evaluator, name: str, number: int) -> np.ndarray
 
 
 _NAN = Binary("-", Name("inf"), Name("inf"))
+_UNEQUAL = (-1, 1)  # signs of a difference
 
 
 def needless_choice(t: Trial) -> str | None:
@@ -191,13 +192,14 @@ class _Reduced:
         self.definitions = definitions
         self.cancelled: list[Expr] = []
         self.false: list[Expr] = []
+        self.equal: dict[Expr, Expr] = {}  # names of tiles that are a number, as a vote of `name != number` failed
         self._assume_false(condition)
 
     def reduce(self, e: Expr) -> Expr:
         """Return the expression without choices that are decided, and with what follows from them."""
         if isinstance(e, Name):
-            value = self.definitions.get(e.id)
-            return self.reduce(value) if value is not None and self._is_decided(value) else e
+            value = self.equal.get(e) or self.definitions.get(e.id)
+            return self.reduce(value) if value is not None and (e in self.equal or self._is_decided(value)) else e
         if self._is_decided(e):
             assert isinstance(e, Call)
             return self.reduce(e.args[2])
@@ -207,6 +209,8 @@ class _Reduced:
                 if left not in self.cancelled:
                     self.cancelled.append(left)
                 return Literal(0.0)
+            if traits(e).factors and right == Literal(1.0):
+                return left
             return replace(e, left=left, right=right)
         if isinstance(e, Call):
             args: Sequence[Expr] = tuple(self.reduce(a) for a in e.args)
@@ -223,10 +227,48 @@ class _Reduced:
                 condition = self.definitions[condition.id]
             elif isinstance(condition, Call) and traits(condition).votes and len(condition.args) == 1:
                 condition = condition.args[0]
+            elif (
+                isinstance(condition, Binary)
+                and traits(condition).compares == _UNEQUAL
+                and isinstance(condition.left, Name)
+                and isinstance(condition.right, Literal)
+            ):
+                self.equal[condition.left] = condition.right
 
     def _is_decided(self, e: Expr) -> bool:
         """Return whether an expression is a choice whose condition does not hold."""
         return isinstance(e, Call) and is_where(e) and len(e.args) == 3 and e.args[0] in self.false
+
+
+def swapped_factors(t: Trial) -> str | None:
+    """Argue for two names that are bound in each other's place, and that are read only as factors of one product.
+
+    Branches that the consts decide against read nothing.
+    """
+    old, new = t.at.node, t.new
+    if not (isinstance(old, Assign) and isinstance(new, Assign)) or replace(old, targets=new.targets) != new:
+        return None
+    swapped = {a: b for a, b in zip(old.targets, new.targets, strict=True) if a != b}
+    if len(swapped) != 2 or any(swapped[b] != a for a, b in swapped.items()):
+        return None
+
+    def rename(node: Node) -> Node:
+        if isinstance(node, Assign):
+            return replace(node, targets=tuple(swapped.get(x, x) for x in node.targets))
+        return Name(swapped.get(node.id, node.id)) if isinstance(node, Name) else node
+
+    def sort_factors(node: Node) -> Node:
+        if isinstance(node, Binary) and traits(node).factors and not traits(node).divisor:
+            left, right = sorted((node.left, node.right), key=show)
+            return replace(node, left=left, right=right)
+        return node
+
+    original, mutant = (check(p, t.kernel, t.consts) for p in (t.program, t.mutant))
+    bodies = [[rewrite(s, sort_factors) for role in original.roles for s in role.body]]
+    bodies += [[rewrite(rewrite(s, rename), sort_factors) for role in mutant.roles for s in role.body]]
+    if bodies[0] != bodies[1]:
+        return None
+    return f"{' and '.join(f'`{x}`' for x in sorted(swapped))} are read only as factors of one product, which is the same in either order"
 
 
 _NUMBERS = (*range(24), 63, 64, 1000)  # of other arguments

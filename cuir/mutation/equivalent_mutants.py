@@ -48,7 +48,7 @@ from ..syntax.walk import count_assignments, names_read, replace_node, rewrite_b
 from ..text.diagnostics import CuirError
 from ..verification import Problem, check_contracts
 from ..verification.inputs import make_contract_problems
-from .equivalence_arguments import argue_for_unused_part, make_smaller_tiles, needless_choice, other_setting, same_units
+from .equivalence_arguments import argue_for_unused_part, make_smaller_tiles, needless_choice, other_setting, same_units, swapped_factors
 from .mutant_comparison import Trial
 from .mutation_sites import Places, Site, get_root
 
@@ -456,6 +456,7 @@ ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     only_speed,
     never_equal,
     needless_choice,
+    swapped_factors,
     free_number,
     same_value,
     other_setting,

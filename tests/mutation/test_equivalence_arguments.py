@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import pytest
 
+import corpus
 from cuir import show
-from cuir.mutation.equivalence_arguments import argue_for_unused_part, needless_choice, same_units
+from cuir.mutation.equivalence_arguments import argue_for_unused_part, needless_choice, same_units, swapped_factors
 from cuir.mutation.mutant_comparison import Trial
 from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from cuir.verification.values.cases import Draw
 
 KERNEL = """
@@ -48,6 +50,8 @@ def trial(choice: str, chosen: str, before: str = "new = where(some, where(moves
         ("where(some, where(moves, x, y), y)", "where(moves, x, y)"),  # a vote of the rows
         ("where(some, exp2(y - new), 1.0)", "exp2(y - new)"),  # 2 to the power of nothing
         ("where(some, new + 1.0, y + 1.0)", "new + 1.0"),
+        ("where(warp_any(y != 1.0), x * y, x)", "x * y"),  # a factor of 1
+        ("where(warp_any(y != 1.0), x / y, x)", "x / y"),
     ],
 )
 def test_both_sides_are_one(choice: str, chosen: str) -> None:
@@ -63,6 +67,8 @@ def test_both_sides_are_one(choice: str, chosen: str) -> None:
         ("where(some, where(moves, x, y), y)", "where(moves, x, y)", "moves = x < y"),  # bound again: not what was voted on
         ("where(some, exp2(y - x), 1.0)", "exp2(y - x)", "pass_ = 0"),
         ("where(some, x, y)", "y", "pass_ = 0"),  # the other side was taken
+        ("where(warp_any(y != 2.0), x * y, x)", "x * y", "pass_ = 0"),
+        ("where(warp_any(y == 1.0), x * y, x)", "x * y", "pass_ = 0"),
     ],
 )
 def test_sides_that_may_differ_are_not_argued_for(choice: str, chosen: str, before: str) -> None:
@@ -75,6 +81,23 @@ def test_a_difference_of_infinities_is_no_zero() -> None:
     finite, endless = trial(*text), trial(*text, ends=" - inf")
     assert "`y` is finite" in str(needless_choice(finite)) and needless_choice(endless) is None
     assert finite.has_same_bits(finite.mutant) and not endless.has_same_bits(endless.mutant)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "product", "same"),
+    [
+        ("X, c = score(S, b, h, q, k)", "c, X = score(S, b, h, q, k)", "X * c", True),
+        ("X, c = score(S, b, h, q, k)", "c, X = score(S, b, h, q, k)", "X * c * c", False),
+        ("X, c = score(S, b, h, q, k)", "X, c = score(S, b, h, k, q)", "X * c", False),
+        ("partial, n = q_count(b, h, j)", "n, partial = q_count(b, h, j)", "X * c", False),
+    ],
+)
+def test_factors_in_each_others_place(old: str, new: str, product: str, same: bool) -> None:
+    text = corpus.kernels()["flash_bwd_sm75"].read_text(encoding="utf-8")
+    assert text.count(old) == text.count("X * c") == 1
+    text = text.replace("X * c", product)
+    t = Trial(parse(text), parse(text.replace(old, new)), SPEC, "flash_bwd", {"T": F16, "D": 64}, "quick")
+    assert (swapped_factors(t) is not None) == same
 
 
 TEXT = show(
