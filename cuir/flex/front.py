@@ -47,6 +47,7 @@ def flex_attention(
     sink: torch.Tensor | float | None = None,
     dropout_p: float = 0.0,
     dropout_seed: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> Any:
     """Compute attention with a score_mod and a mask, as torch.nn.attention.flex_attention does.
 
@@ -75,6 +76,8 @@ def flex_attention(
             by 1 - dropout_p.
         dropout_seed: int32 [2], on the query's device; drawn from its default generator by default. `cuir.dropout_mask`
             returns the same mask as a tensor.
+        batch_invariant: add up the keys of a query in an order that depends on them alone: neither on the batch nor on
+            the other queries. Gradients are not included.
 
     Returns:
         O [B, H, M, DV] with the order of query's strides, and with return_lse also LSE [B, H, M], f32, in natural
@@ -108,6 +111,7 @@ def flex_attention(
                 sink=sink,
                 dropout_p=dropout_p,
                 dropout_seed=dropout_seed,
+                batch_invariant=batch_invariant,
             )
     if scale is not None:
         query, scale = make_scale_positive(query, plain_number(scale))
@@ -119,10 +123,12 @@ def flex_attention(
     outputs: tuple[torch.Tensor, ...] | None = None
     dispatched = is_dynamo_compiling() or is_dispatched(query)
     if not dispatched:
-        options = type(scale), scale, enable_gqa, backend, verify
+        options = type(scale), scale, enable_gqa, backend, verify, batch_invariant
         outputs = run_warm(query, key, value, score_mod, block_mask, options, weighting, dropout)
     if outputs is None:
-        request = AttentionRequest(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout)
+        request = AttentionRequest(
+            query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout, batch_invariant
+        )
         if dispatched and isinstance(query, torch.Tensor) and query.is_nested:
             if aux_names:
                 wrong("U413", f"{describe_outputs(aux_names)} of nested tensors are not there", "AuxRequest(lse=True)")

@@ -51,7 +51,7 @@ def run_dispatched(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
     The operator checks its arguments. Returns nothing for a call that needs none of this, with mods that an operator
     could only take as they are now.
     """
-    query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout = request
+    query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout, invariant = request
     check_local(query, key, value)
     if torch.compiler.is_compiling():
         check_ranks(query, key, value)
@@ -76,7 +76,7 @@ def run_dispatched(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
     check_differentiable(query, key, value, weighting.normalize, captured)
     scale = query.shape[3] ** -0.5 if scale is None else float(scale)
     block_size = [] if stand is None else list(stand.BLOCK_SIZE)
-    arguments = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
+    arguments = query, key, value, captured, handle, scale, enable_gqa, backend, verify, invariant, block_size
     outputs: tuple[torch.Tensor, ...] = OPERATORS[weighting.outputs](*arguments)
     # further outputs have no gradient
     return (*outputs[:2], *[x.detach() for x in outputs[2:]]) if weighting.outputs else outputs

@@ -40,7 +40,7 @@ from ..tracing.traced_result import Parameter
 from .block_masks import is_steady, mark_steady
 from .prepared_calls import prepare
 
-SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
+SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, bool batch_invariant=False, SymInt[] block_size=[])"
 BACKWARD_SCHEMA = SCHEMA.replace(
     "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] needs_grad, int[] learned, Tensor[] captured"
 )
@@ -63,6 +63,7 @@ class OperatorCall(NamedTuple):
     enable_gqa: bool
     backend: str
     verify: Level
+    batch_invariant: bool = False
     block_size: Sequence[int] = ()
 
     @property
@@ -71,7 +72,7 @@ class OperatorCall(NamedTuple):
 
     @property
     def options(self) -> Options:
-        return Options(*self[5:9])
+        return Options(*self[5:10])
 
 
 class BackwardCall(NamedTuple):
@@ -97,6 +98,7 @@ class BackwardCall(NamedTuple):
     enable_gqa: bool
     backend: str
     verify: Level
+    batch_invariant: bool = False
     block_size: Sequence[int] = ()
 
     @property
@@ -445,7 +447,7 @@ def _ready_undropped(call: OperatorCall, forward: bool) -> tuple[Ready, list[tor
     Args:
         forward: no gradients follow, which would need the launch to hold its tensors.
     """
-    query, key, value, captured, handle, scale, _, backend, verify, block_size = call
+    query, key, value, captured, handle, scale, _, backend, verify, batch_invariant, block_size = call
     attention = ATTENTIONS.get(handle)
     if attention is not None:
         attention.check(query, key, value, scale, backend)
@@ -464,6 +466,7 @@ def _ready_undropped(call: OperatorCall, forward: bool) -> tuple[Ready, list[tor
         scale,
         backend,
         verify,
+        batch_invariant,
         tuple(block_size),
         parts_for(query.dtype),
     )
@@ -476,7 +479,9 @@ def _ready_undropped(call: OperatorCall, forward: bool) -> tuple[Ready, list[tor
     tensors, remembered = copy_graph_tensors(captured)
     mask_mod, score_mod = handled.with_tensors(tensors)
     mask = handled.with_blocks(tensors, mask_mod, (query.shape[2], key.shape[2]), block_size)
-    request = AttentionRequest(query, key, value, score_mod, mask, *call.options, handled.weighting(tensors))
+    request = AttentionRequest(
+        query, key, value, score_mod, mask, *call.options[:4], handled.weighting(tensors), batch_invariant=batch_invariant
+    )
     with translate_pairs(handled.indices_of_user(tensors)):
         ready = prepare(request, mask_mod)
     if remembered and ready.steady:
@@ -567,8 +572,9 @@ def _gradients(ctx: _Context, do: torch.Tensor | None, dlse: torch.Tensor | None
         grads = [next(results_iterator) if needed else None for needed in needs_grad]
         for i, g in zip(learned, results_iterator, strict=True):
             captured_grads[i] = g
-    block_size = ctx.rest[-1]  # PyTorch passes no argument that equals its default
-    return *grads, captured_grads, *(None for _ in ctx.rest[:-1]), *([None] if block_size else [])
+    *others, invariant, block_size = ctx.rest
+    passed = 2 if block_size else 1 if invariant else 0  # PyTorch passes no argument that equals its default
+    return *grads, captured_grads, *(None for _ in others), *[None] * passed
 
 
 # torch.library.custom_op would add 70 us to each call

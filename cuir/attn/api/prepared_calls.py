@@ -19,7 +19,7 @@ from ..capture.call_inputs import Seeded, check_sink, check_wrapped, dtype_of, n
 from ..capture.capture_keys import CaptureKey, MutationGuard
 from ..capture.first_call_progress import Progress
 from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, trace_by_key
-from ..kernels.card_kernels import WIDEST, Kind, choose_target, has_kernel
+from ..kernels.card_kernels import WIDEST, Kind, check_invariant, choose_target, has_kernel
 from ..kernels.decoding import runs_on_decode_kernel
 from ..kernels.experts import Form
 from ..outputs.output_table import can_merge
@@ -183,7 +183,7 @@ def prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
     query, key, value, weighting, block_mask = request.query, request.key, request.value, request.weighting, request.block_mask
     check_sink(weighting.sink, query.shape[1])
     variant, traced = Variant(mask_mod, request.score_mod, weighting), None
-    capture_key, form = variant.make_capture_key(), _form(query, key, value, weighting, request.backend)
+    capture_key, form = variant.make_capture_key(), _form(request)
     if is_materialised(block_mask):
         need_warm("looking at the blocks of a mask")
         mask_mod, traced = _mask_mod_from_blocks(request, variant, capture_key, form)
@@ -242,12 +242,15 @@ def _specification(variant: Variant) -> Specification:
     return variant.specification("_".join(name_of(mod) for mod in (variant.score_mod, variant.mask_mod) if mod is not None) or "full")
 
 
-def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weighting: Weighting, backend: str) -> Form:
-    target = choose_target(query.device, backend)
-    split = runs_on_decode_kernel(query, key) and not weighting.dropout and can_merge(weighting.outputs)
+def _form(request: AttentionRequest) -> Form:
+    query, key, value, weighting, invariant = request.query, request.key, request.value, request.weighting, request.batch_invariant
+    target = choose_target(query.device, request.backend)
+    if invariant:
+        check_invariant(target, weighting.dropout)
+    split = not invariant and runs_on_decode_kernel(query, key) and not weighting.dropout and can_merge(weighting.outputs)
     narrow = max(query.shape[3], value.shape[3]) <= WIDEST
     kind: Kind = "decode" if split and narrow and has_kernel(target.arch, "decode", dtype_of(query.dtype)) else "forward"
-    return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype), target)
+    return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype), target, invariant)
 
 
 def _mods(capture_key: CaptureKey, form: Form, level: Level) -> Hashable:

@@ -29,6 +29,7 @@ class Options(NamedTuple):
     enable_gqa: bool
     backend: str
     verify: Level
+    batch_invariant: bool = False
 
 
 class Weighting(NamedTuple):
@@ -107,15 +108,16 @@ class AttentionRequest(NamedTuple):
     verify: Level
     weighting: Weighting = SOFTMAX
     dropout: Seeded | None = None
+    batch_invariant: bool = False
 
     @property
     def options(self) -> Options:
-        return Options(*self[5:9])
+        return Options(*self[5:9], self.batch_invariant)
 
     @property
     def key_of_options(self) -> Hashable:
         """The options as part of a cache key, which tells apart 1, 1.0 and True."""
-        return type(self.scale), *self[5:9]
+        return type(self.scale), *self.options
 
 
 __all__ = ["SOFTMAX", "AttentionRequest", "Level", "Mod", "Options", "Variant", "Weighting", "weighting_of"]

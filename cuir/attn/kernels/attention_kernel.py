@@ -627,12 +627,13 @@ def make_attention(
     parts = {"PARTS": parts_for(form.dtype)} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **dict(form.consts)}
     traced = trace_by_key(spec, capture_key) if traced is None else traced
+    tables, by_key = bits and kind == "forward" and not form.invariant, form.invariant
     if origin is None:
         name = find_kernel(arch, choose_task(kind, *head_dims), dtype)
-        transferred = transfer_to_expert(name, spec, traced, bits=bits, tables=bits and kind == "forward")
+        transferred = transfer_to_expert(name, spec, traced, bits, tables, by_key)
     else:
-        transferred = transfer(origin, spec, traced=traced, bits=bits, tables=bits and kind == "forward")
-    key = (transferred.text, text_of(fixed), level, capture_key.structure, card)
+        transferred = transfer(origin, spec, traced=traced, bits=bits, tables=tables, by_key=by_key)
+    key = (transferred.text, text_of(fixed), level, capture_key.structure, card, form.invariant)
     settings = _SETTINGS.get(key)
     if settings is None:
         settings = make_settings(form, fixed, transferred, traced, origin is not None)

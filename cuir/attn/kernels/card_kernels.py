@@ -110,6 +110,14 @@ def choose_target(device: torch.device, backend: str = "auto") -> KernelTarget:
     return KernelTarget(arch, None if arch == DEFAULT else card)
 
 
+def check_invariant(target: KernelTarget, dropout: bool = False) -> None:
+    """Raise CuirError U413 where no kernel adds up a query's keys in an order that depends on its keys alone."""
+    if target.arch != DEFAULT:
+        raise CuirError.of("U413", f"batch_invariant is for kernels of {DEFAULT}, found {target.arch}")
+    if dropout:
+        raise CuirError.of("U413", "batch_invariant is for calls without dropout, which drops weights by their place in the batch")
+
+
 def get_current_device() -> torch.device:
     """Return PyTorch's current GPU, or the CPU where there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -178,6 +186,7 @@ __all__ = [
     "Kernels",
     "Kind",
     "Task",
+    "check_invariant",
     "choose_target",
     "choose_task",
     "describe_attention",

@@ -45,6 +45,9 @@ SMALLEST = 8  # least tokens of a copy by the copy engine
 JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}
 # CTAs that split a work item without a cluster; with clusters they were slower (docs/notes/performance_trials.md)
 SHARES = (2, 4, 8, 16, 32, 64)
+FIXED_SHARES = (1, *SHARES)  # of a sequence's keys, at fixed blocks
+FIXED_SHARE = 1024  # keys of each of the first shares: fewer leave more to join, more leave a long sequence to few CTAs
+GROWTH = 32, 4  # shares of this size, and how many times larger those behind them are, as in the kernels
 # time of the launch that joins the results of several clusters, in blocks, of 16 and of 8 bits
 JOIN_SHARES = {False: 11, True: 6}
 LEAST_BLOCKS = 8  # least blocks of a CTA where keys are split
@@ -152,6 +155,47 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
     ordered = {"ORDERED": several} if cached else {}
     shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
     return {"BM": tile.queries, "GROUP": tile.group, **rings, "CLUSTER": cluster, **alone, **ordered, **shared, **fixed}
+
+
+def choose_invariant(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: bool) -> dict[str, Const]:
+    """Return the setting for lengths in which each key has its place in the sums, whatever the lengths; see `consts_for`.
+
+    A share of keys begins at a fixed block, and one warpgroup, or the warps of one tile of 8-bit numbers, computes it.
+    """
+    eight = "TOKENS" in fixed
+    rows = ROWS_OF_A_WARP if eight else ROWS
+    tile, rings = make_tile(at, rows, packed), _rings_of_fixed_shares(fixed)
+    splits = count_fixed_shares(at, int(fixed["SHARE"]), rings["BN"]) if joins else 1  # type: ignore[arg-type]
+    units = tile.units * splits
+    several = at.B > 1 and units > _at_once(1)
+    alone = {} if units > _at_once(1) else {"DYNAMIC": False}
+    shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
+    return {"BM": tile.queries, "GROUP": tile.group, **rings, "CLUSTER": 1, **alone, "ORDERED": several, **shared, **fixed}
+
+
+def count_fixed_shares(at: Lengths, share: int, block: int) -> int:
+    """Return the number of shares that hold the keys of the longest sequence; the last one has all further keys.
+
+    Args:
+        share: blocks of each of the first shares.
+        block: keys of a block.
+    """
+    equal, growth = GROWTH
+    blocks = -(-at.N // block)
+    return next((n for n in FIXED_SHARES if (n + (growth - 1) * max(0, n - equal)) * share >= blocks), FIXED_SHARES[-1])
+
+
+def fix_share(fixed: Mapping[str, Const]) -> int:
+    """Return the blocks of a share that begins at a fixed key."""
+    return FIXED_SHARE // _rings_of_fixed_shares(fixed)["BN"]
+
+
+def _rings_of_fixed_shares(fixed: Mapping[str, Const]) -> dict[str, int]:
+    """Return the block of keys and the stages, which the head dims alone decide."""
+    if "TOKENS" in fixed:
+        return _rings_of_eight_bits(fixed, ROWS_OF_A_WARP, False)
+    rings = _rings(fixed, 1)
+    return {**rings, "BN": BLOCK, "WG": 1, "STAGES": max(1, rings["STAGES"] * rings["WG"] * rings["BN"] // BLOCK)}
 
 
 class Tile(NamedTuple):
@@ -286,4 +330,15 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-__all__ = ["Tile", "can_pack_heads", "consts_for", "count_processors", "make_tile", "runs_on_decode_kernel"]
+__all__ = [
+    "FIXED_SHARE",
+    "Tile",
+    "can_pack_heads",
+    "choose_invariant",
+    "consts_for",
+    "count_fixed_shares",
+    "count_processors",
+    "fix_share",
+    "make_tile",
+    "runs_on_decode_kernel",
+]

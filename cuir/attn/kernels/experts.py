@@ -27,6 +27,7 @@ class Form(NamedTuple):
         kind: which expert kernel.
         consts: const parameters that are not to be chosen.
         target: the GPUs that the kernel is for.
+        invariant: the order of a query's sums depends on its keys alone.
     """
 
     dtype: torch.dtype
@@ -35,6 +36,7 @@ class Form(NamedTuple):
     kind: Kind = "forward"
     consts: tuple[tuple[str, Const], ...] = ()
     target: KernelTarget = KernelTarget()
+    invariant: bool = False
 
 
 @functools.cache

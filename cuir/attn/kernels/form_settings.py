@@ -11,8 +11,8 @@ from ..tracing.traced_result import Traced
 from . import decoding
 from .card_kernels import DEFAULT, WIDEST
 from .experts import Form, list_starts, starts_of
-from .latent_settings import LatentSettings, SplitCacheSettings
-from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
+from .latent_settings import FIXED_SHARE, LatentSettings, SplitCacheSettings
+from .serving_settings import CacheSettings, DecodeSettings, FixedSettings, VarlenSettings
 from .settings import Settings
 from .warp_settings import WarpCacheSettings, WarpVarlenSettings
 
@@ -29,7 +29,9 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
     program, spec, (arch, card) = transferred.program, transferred.spec, form.target
     if form.kind == "varlen":
         varlen = VarlenSettings if arch == DEFAULT else WarpVarlenSettings
-        return varlen(program, fixed, starts_of(program, fixed, arch), card=card)
+        packed_settings = varlen(program, fixed, starts_of(program, fixed, arch), card=card)
+        packed_settings.invariant = form.invariant
+        return packed_settings
     if form.kind != "forward":
         of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings}
         if form.kind == "cache" and max(form.head_dim, form.value_dim) > WIDEST:
@@ -37,7 +39,11 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
         decode = of_kind.get(form.kind, CacheSettings if arch == DEFAULT else WarpCacheSettings)
         joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
         packed = decoding.can_pack_heads(traced, program, fixed)
+        if form.invariant:
+            fixed = {**fixed, "SHARE": FIXED_SHARE if issubclass(decode, SplitCacheSettings) else decoding.fix_share(fixed)}
         return decode(program, fixed, packed, joins, spec.score_mod is not None, card)
+    if form.invariant and not of_user:
+        return FixedSettings(program, fixed, starts_of(program, fixed, arch), mask=transferred.mask, card=card)
     starts, exact = ((), False) if of_user else list_starts(program, fixed, form.target)
     settings = Settings(program, fixed, starts, exact, transferred.mask, card)
     if arch != DEFAULT and not of_user and not form.consts and not settings.fits(settings.start):

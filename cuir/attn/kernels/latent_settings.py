@@ -36,7 +36,7 @@ class SplitCacheSettings(CacheSettings):
         tile = decoding.make_tile(at, decoding.ROWS, self.packed)
         blocks = -(-at.N // decoding.BLOCK)
         if share:
-            splits = next((s for s in SHARES if s * share >= blocks), SHARES[-1]) if self.joins else 1
+            splits = decoding.count_fixed_shares(at, share, decoding.BLOCK) if self.joins else 1
         else:
             splits = self._choose_splits(tile.units, blocks)
         alone: dict[str, Const] = {"DYNAMIC": False} if tile.units * splits <= decoding.count_processors() else {}

@@ -30,6 +30,7 @@ SHORT = 64  # queries of a warpgroup's tile
 # an H200 they gain 2 to 24 % from 512 (head dim 64) and 4 to 13 % at 4096 and more (128), and lose 6 % at 512 (128).
 TALL_FROM = {64: 512, 128: 2048}
 TALL = 192
+FIXED = "blocks of keys are the same for all lengths, and so is the order of sums"  # and no other setting may take the place
 
 
 class DecodeSettings(Settings):
@@ -47,6 +48,8 @@ class DecodeSettings(Settings):
         return self.choose_untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))
 
     def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
+        if "SHARE" in self.fixed:
+            return decoding.choose_invariant(at, self.fixed, self.packed, self.joins)
         return decoding.consts_for(self.limit_to_kept_keys(at, dict(numbers)), self.fixed, self.packed, self.joins, self.ruled)
 
     def limit_to_kept_keys(self, at: Lengths, numbers: Mapping[str, int | float]) -> Lengths:
@@ -66,6 +69,8 @@ class DecodeSettings(Settings):
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         from ...performance.selection import Choice
 
+        if "SHARE" in self.fixed:
+            return Choice(self.choose_untuned(at, numbers), "given", FIXED)
         return Choice(
             self.choose_untuned(at, numbers),
             "start",
@@ -115,6 +120,7 @@ class VarlenSettings(Settings):
     """
 
     lengths_on_device = True
+    invariant = False  # blocks have the same keys whatever the queries
 
     @functools.cached_property
     def tall(self) -> dict[str, Const]:
@@ -124,8 +130,9 @@ class VarlenSettings(Settings):
 
     def choose_untuned(self, at: Lengths) -> dict[str, Const]:
         if at.M > SHORT:
-            dim = max(int(self.fixed[n]) for n in ("D", "DV"))  # type: ignore[arg-type]
-            least = next((queries for most, queries in TALL_FROM.items() if dim <= most), None)
+            least = _find_least_of_tall(self.fixed)
+            if self.invariant and self.tall.get("BN") != self.start.get("BN"):
+                return self.start
             return self.start if least is None or least > at.M or self.fixed.get("CHUNK", 0) else self.tall
         if self.fixed["T"] == F32:
             return {**self.start, "BM": SHORT, "ROWS": SHORT, **self.fixed}
@@ -134,12 +141,34 @@ class VarlenSettings(Settings):
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         from ...performance.selection import Choice
 
+        if self.invariant:
+            return Choice(self.choose_untuned(at), "given", FIXED)
         return Choice(self.choose_untuned(at), "start", "by the longest sequence: the device alone knows the others")
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.serving_specifications import make_packed_specification
 
         return make_packed_specification(transferred.spec, make_captured_arguments(self.program, transferred))
+
+
+class FixedSettings(Settings):
+    """The setting of calls whose bits must not depend on the number of queries, with blocks of the same keys for all lengths."""
+
+    def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
+        from ...performance.selection import Choice
+
+        least = _find_least_of_tall(self.fixed)
+        tall = (
+            () if least is None or least > at.M else (s for s in self.starts if (s.get("BM"), s.get("BN")) == (TALL, self.start.get("BN")))
+        )
+        fitting = (consts for s in tall if self.fits(consts := {**s, **self.fixed}))
+        return Choice(next(fitting, self.start), "given", FIXED)
+
+
+def _find_least_of_tall(fixed: Mapping[str, Const]) -> int | None:
+    """Return the queries of the longest sequence from which taller tiles are faster; None if they never are."""
+    dim = max(int(fixed[n]) for n in ("D", "DV"))  # type: ignore[arg-type]
+    return next((queries for most, queries in TALL_FROM.items() if dim <= most), None)
 
 
 def longest_class(longest: int | None, tokens: int) -> int:
@@ -166,4 +195,4 @@ def make_captured_arguments(program: Program, transferred: TransferResult) -> Ca
     return arguments
 
 
-__all__ = ["TALL_FROM", "CacheSettings", "DecodeSettings", "VarlenSettings", "longest_class", "make_captured_arguments"]
+__all__ = ["TALL_FROM", "CacheSettings", "DecodeSettings", "FixedSettings", "VarlenSettings", "longest_class", "make_captured_arguments"]

@@ -55,13 +55,13 @@ class _Stored:
     gradients: Mapping[str, str]
 
 
-def transfer_to_expert(name: str, spec: Specification, traced: Traced, bits: bool, tables: bool) -> TransferResult:
+def transfer_to_expert(name: str, spec: Specification, traced: Traced, bits: bool, tables: bool, by_key: bool = False) -> TransferResult:
     """Return the transfer of a traced specification to a shipped kernel; see `transfer`."""
 
     def make(spec: Specification, traced: Traced) -> TransferResult:
-        return transfer(origin_of(name), spec, traced=traced, bits=bits, tables=tables)
+        return transfer(origin_of(name), spec, traced=traced, bits=bits, tables=tables, by_key=by_key)
 
-    return _remember_transfer(f"{name} forward {bits} {tables}", name, spec, traced, make, range(len(traced.parameters)))
+    return _remember_transfer(f"{name} forward {bits} {tables} {by_key}", name, spec, traced, make, range(len(traced.parameters)))
 
 
 def transfer_backward_to_expert(name: str, spec: Specification, traced: Traced, learned: Sequence[int]) -> TransferResult:

@@ -249,11 +249,16 @@ class Blocks:
     notes: tuple[str, ...]
 
 
-def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -> Blocks | None:
+def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name, by_key: bool = False, gaps: bool = True) -> Blocks | None:
     """Return the functions for a predicate of b, h, q, k (None: every pair is kept).
 
-    `fresh` returns free names for helpers. Returns None if the predicate is not made of bounds that are linear in q and
-    k: its blocks then have no closed form (block_lists.py).
+    Returns None if the predicate is not made of bounds that are linear in q and k: its blocks then have no closed form
+    (block_lists.py).
+
+    Args:
+        fresh: returns free names for helpers.
+        by_key: the order is that of keys in each tile; blocks of a mask with two edges then all need keep().
+        gaps: the blocks of a tile may have gaps; otherwise None is returned for a mask with gaps.
     """
     mask = Literal(True) if keep is None else keep
     kept_pairs, dropped = normal(mask, True), normal(mask, False)
@@ -279,9 +284,11 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
         return Blocks(_build_from_first(need, drop, group_need, group_drop), (), work, tuple(notes))
     if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
         helper = fresh("spans")
-        return Blocks(_build_one_run(need, drop, group_need, helper), (helper,), work, tuple(notes))
+        return Blocks(_build_one_run(need, drop, group_need, helper, by_key), (helper,), work, tuple(notes))
+    if not gaps:
+        return None
     helpers = fresh("rank"), fresh("spans")
-    return Blocks(_build_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
+    return Blocks(_build_general(need, Touched(all_keys=True) if by_key else drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
 
 
 def _work(terms: Iterable[Term], need: Touched) -> Work:
@@ -359,14 +366,22 @@ def kv_count(b, h, m):                   # (blocks that need keep(), all blocks)
 
 @func
 def kv_block(b, h, m, i):                # which key block is the i-th
-    return i
+    return {{block}}
 
 {ALL_ROWS_ALIKE}"""
 
 
-def mask_all_blocks() -> Blocks:
-    """Return functions that visit all blocks, where `keep` decides of each pair."""
-    return Blocks(Holes().fill(_ALL), (), "even", ("keep() decides of every pair, and no block is left out",))
+def mask_all_blocks(by_key: bool = False) -> Blocks:
+    """Return functions that visit all blocks, where `keep` decides of each pair.
+
+    `by_key`: from the last key to the first, as other masks over a cache are visited by key.
+    """
+    return Blocks(
+        Holes().fill(_ALL.format(block="kv_count(b, h, m)[1] - 1 - i" if by_key else "i")),
+        (),
+        "even",
+        ("keep() decides of every pair, and no block is left out",),
+    )
 
 
 def _build_from_first(need: Touched, drop: Touched, group_need: Touched, group_drop: Touched) -> dict[str, Func]:
@@ -411,10 +426,11 @@ def _write_rows_from_first(need: Touched, drop: Touched, holes: _BlockHoles) -> 
     return _ROWS + "\n".join([*lines, f"    return {skip}, {masked}"]) + "\n"
 
 
-def _build_one_run(need: Touched, drop: Touched, group_need: Touched, spans: str) -> dict[str, Func]:
+def _build_one_run(need: Touched, drop: Touched, group_need: Touched, spans: str, by_key: bool) -> dict[str, Func]:
     """Return the functions for one run of blocks with an edge of the mask at either end.
 
-    The right edge comes first, from the last block on, then the left edge and the middle.
+    The right edge comes first, from the last block on, then the left edge and the middle; `by_key` all are masked, from
+    the last to the first.
     """
     holes = _BlockHoles()
     start = need.middle[0] if need.middle else need.suffix
@@ -422,7 +438,9 @@ def _build_one_run(need: Touched, drop: Touched, group_need: Touched, spans: str
     lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [lo, hi) are visited, [flo, fhi) of them need no mask"]
     lines.append(f"    lo = {holes.put_block(start, False) if start is not None else '0'}")
     lines.append(f"    hi = max(lo, {f'min(cdiv(N, BN), {holes.put_block(end, True, clip=False)})' if end is not None else 'cdiv(N, BN)'})")
-    if drop.all_keys:
+    if by_key:
+        lines.append("    flo, fhi = lo, lo")
+    elif drop.all_keys:
         lines.append("    flo, fhi = hi, hi")
     else:
         lines.append(

@@ -8,7 +8,7 @@ whole block are, or neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -42,6 +42,7 @@ class Lists:
         bits: [slots, BM, words], bit c % 32 of word c // 32 says whether the block's key c is kept; empty if `keep` is
             computed for each pair.
         slot: [.., tiles, blocks], the slots of each block's bits.
+        by_key: all blocks are in the order of keys, and need keep().
     """
 
     keep: Expr
@@ -56,6 +57,7 @@ class Lists:
     slots: str = ""
     queries: str = ""
     words: str = ""
+    by_key: bool = field(default=False, kw_only=True)
 
     @property
     def by_batch(self) -> bool:
@@ -109,7 +111,7 @@ def kv_block(b, h, m, i):                # which key block is the i-th
 
         `captured` has the values of the names that `keep` reads besides indices and lengths, on the device.
         """
-        count, blocks = block_lists(self.keep, captured, at, BM, BN, device)
+        count, blocks = block_lists(self.keep, captured, at, BM, BN, device, self.by_key)
         values = {self.count: count, self.list: blocks}
         if self.order:
             values[self.order] = tile_order(count[..., 1], at, BM)
@@ -118,13 +120,14 @@ def kv_block(b, h, m, i):                # which key block is the i-th
         return values
 
 
-def lists_for(keep: Expr, fresh: Callable[[str], str], bits: bool = False) -> Lists:
+def lists_for(keep: Expr, fresh: Callable[[str], str], bits: bool = False, by_key: bool = False) -> Lists:
     """Return lists whose names are free in a kernel.
 
-    `bits` says that the mask is read, not computed.
+    `bits` says that the mask is read, not computed; `by_key` is as in `Lists`.
     """
     names = [fresh(n) for n in (*LISTS, "tiles_m", "blocks_n", "units")]
-    return Lists(keep, *names, *(fresh(n) for n in (*BITS, "slots_s", "queries_q", "words_w")) if bits else ())
+    of_bits = [fresh(n) for n in (*BITS, "slots_s", "queries_q", "words_w")] if bits else []
+    return Lists(keep, *names, *of_bits, by_key=by_key)
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def column_lists_for(keep: Expr, fresh: Callable[[str], str]) -> ColumnLists:
 
 
 def block_lists(
-    keep: Expr, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str = "cpu"
+    keep: Expr, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str = "cpu", by_key: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return count and list of a predicate of b, h, q, k, as in `Lists`.
 
@@ -171,7 +174,7 @@ def block_lists(
     rows = (at.M - BM * torch.arange(tiles, device=device)).clamp(0, BM)
     inside = torch.arange(blocks, device=device) < at.N // BN
     some = kept_counts > 0
-    full = (kept_counts == rows[:, None] * BN) & inside & some
+    full = (kept_counts == rows[:, None] * BN) & inside & some & (not by_key)
     n, unmasked = (x.sum(-1, dtype=torch.int32) for x in (some, full))
     # the last key's block first; among visited blocks those that need the mask before those that do not
     later = torch.arange(3 * blocks - 1, 2 * blocks - 1, -1, dtype=torch.int32, device=device)

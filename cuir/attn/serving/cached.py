@@ -29,10 +29,9 @@ from ..capture.call_inputs import (
     wrong,
 )
 from ..capture.kernel_operands import pack_rows, strides_fit
-from ..kernels.card_kernels import DEFAULT, choose_target
+from ..kernels.card_kernels import DEFAULT, check_invariant, choose_target
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from ..kernels.experts import Form
-from ..kernels.latent_settings import FIXED_SHARE
 from .cache_writes import append
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .fp8_cache import check_scales, for_kernel
@@ -102,8 +101,8 @@ def attention_with_kv_cache(
         sink: as for `flex_attention`.
         latent: for multi-head latent attention, whose values are the first `latent` columns of k_cache, 128, 256, 384 or
             512 of at most 576: v_cache and v are None, and DV is latent. q and k_cache are f16 or bf16.
-        batch_invariant: over a latent cache, divide keys into shares of one size: a sequence's bits do not depend on what
-            else is in the batch, on the capacity of the cache, or, with the causal mask or none, on the number of queries.
+        batch_invariant: divide keys into shares at fixed tokens: a query's bits then depend on its keys alone, neither on
+            what else is in the batch and the capacity of the cache, nor on the call's other queries.
         backend: as for `flex_attention`.
         verify: as for `flex_attention`.
         layout: "NHD" or "HND", the order of tokens and heads in the cache.
@@ -184,10 +183,9 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     eight = keys.dtype == EIGHT_BITS
     if eight:
         consts = ("CHUNK", chunk), ("TOKENS", int(k_scale is not None and k_scale.dim() == 3))
-        form = Form(q.dtype, D, DV, "cache of 8 bits", consts, target)
+        form = Form(q.dtype, D, DV, "cache of 8 bits", consts, target, invariant)
     else:
-        share = (("SHARE", FIXED_SHARE),) if invariant else ()
-        form = Form(q.dtype, D, DV, "cache" if latent is None else "latent cache", (("CHUNK", chunk), *share), target)
+        form = Form(q.dtype, D, DV, "cache" if latent is None else "latent cache", (("CHUNK", chunk),), target, invariant)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
     attention = lookup_rule_attention(whole, variant, capture_key, form, verify)
@@ -305,8 +303,8 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
         wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
     _check_both(k, v, latent)
     new = {"k": k, "v": v} if k is not None or v is not None else {}
-    if invariant and latent is None:
-        wrong("U413", "batch_invariant is for latent caches, found no latent")
+    if invariant and isinstance(q, torch.Tensor):
+        check_invariant(choose_target(q.device, backend))
     if latent is not None or v_cache is None:
         check_latent(inputs, latent)
         new.pop("v", None)

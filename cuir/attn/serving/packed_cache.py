@@ -87,7 +87,15 @@ def _over_pages(
     DV, scale = cache.values.shape[3], options.scale
     whole = Variant(rule(variant.mask_mod, options.causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
-    form = Form(q.dtype, D, DV, "varlen", (("CHUNK", cache.chunk), *precision(q.dtype)), choose_target(q.device, options.backend))
+    form = Form(
+        q.dtype,
+        D,
+        DV,
+        "varlen",
+        (("CHUNK", cache.chunk), *precision(q.dtype)),
+        choose_target(q.device, options.backend),
+        options.batch_invariant,
+    )
     attention = lookup_rule_attention(whole, variant, capture_key, form, options.verify)
     query = q.transpose(0, 1)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):

@@ -34,7 +34,7 @@ from ..capture.call_inputs import (
 from ..capture.device_tensors import constant
 from ..capture.kernel_operands import autocast, autocasts, pack_rows, strides_fit
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
-from ..kernels.card_kernels import choose_target
+from ..kernels.card_kernels import check_invariant, choose_target
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class
 from ..splicing.captured_arguments import memory_of, state_of
@@ -75,6 +75,7 @@ def varlen_attention(
     sink: torch.Tensor | float | None = None,
     dropout_p: float = 0.0,
     dropout_seed: torch.Tensor | None = None,
+    batch_invariant: bool = False,
     backend: str = "auto",
     verify: Level = "quick",
 ) -> Any:
@@ -109,6 +110,7 @@ def varlen_attention(
         dropout_p: as for `flex_attention`; the mask is `cuir.dropout_mask` of one long sequence, [1, H, TQ, TK], with
             or without gradients.
         dropout_seed: as for `flex_attention`.
+        batch_invariant: as for `flex_attention`, for calls without gradients.
 
     Returns:
         O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32. A query without keys has O = 0 and LSE = -inf; rows of
@@ -124,18 +126,25 @@ def varlen_attention(
         q, k, v = (autocast(x, q.device.type) for x in (q, k, v))
     dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, q)
     inputs = PackedInputs(q, k, v, cu_seqlens_q, cu_seqlens_k, plain_integer(max_seqlen_q), plain_integer(max_seqlen_k))
-    options = Options(plain_number(scale), enable_gqa, backend, verify)
+    options = Options(plain_number(scale), enable_gqa, backend, verify, batch_invariant)
     mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
     mods = register_in_graph(mask_mod, score_mod, weighting, 1, (q, k))
     if mods is None:
         o, lse = _attend_packed(inputs, Variant(mask_mod, score_mod, weighting), causal, options, dropout)
     elif dropout is not None or _want_gradients(q, k, v, *mods.captured):
+        _refuse_gradients(options)
         tensors = _by_heads(inputs, *_check_inputs(inputs, enable_gqa))
         o, lse = differentiable_in_graph(tensors, mods, causal, options, weighting, dropout)
         o = o.transpose(0, 1)
     else:
         o, lse = OPERATOR(*inputs, *mods, causal, *options)
     return (o, lse) if return_lse else o
+
+
+def _refuse_gradients(options: Options) -> None:
+    """Raise CuirError U413 if a call of one long sequence is to have the bits of each sequence alone."""
+    if options.batch_invariant:
+        wrong("U413", "batch_invariant packed sequences have no gradients and no dropout", "torch.no_grad()")
 
 
 def _want_gradients(*tensors: torch.Tensor) -> bool:
@@ -198,7 +207,7 @@ def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
 OPERATOR = define(
     "varlen_attention",
     "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt? max_seqlen_q, SymInt? max_seqlen_k, Tensor[] captured, str handle, "
-    "bool causal, float? scale, bool enable_gqa, str backend, str verify",
+    "bool causal, float? scale, bool enable_gqa, str backend, str verify, bool batch_invariant",
     _run,
     _shapes,
 )
@@ -261,6 +270,7 @@ def _attend_nested_in_graph(request: AttentionRequest, mods: GraphMods) -> tuple
     if lengths is None and key_lengths is None and request.dropout is None and not _want_gradients(q, k, v, *mods.captured):
         o, lse = OPERATOR(q, k, v, offsets.int(), key_offsets.int(), None, None, *mods, False, *options)
     else:
+        _refuse_gradients(options)
         queries, keys = _ends(offsets, lengths), _ends(key_offsets, key_lengths)
         packed = PackedTensors(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), queries, keys)
         o, lse = differentiable_in_graph(packed, mods, False, options, request.weighting, request.dropout)
@@ -335,16 +345,20 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute O [H, TQ, DV], in memory by tokens, and LSE [H, TQ]."""
     q, k, v, queries, keys = tensors
-    scale, _, backend, verify = options
+    scale, _, backend, verify, invariant = options
     check_options(scale, backend, verify)
     H, TQ, D = q.shape
     DV, unit = v.shape[2], COPY_ALIGNMENT // v.element_size()
     check_sink(variant.weighting.sink, H)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
-    capture_key, form = whole.make_capture_key(), Form(q.dtype, D, DV, "varlen", precision(q.dtype), choose_target(q.device, backend))
+    capture_key, target = whole.make_capture_key(), choose_target(q.device, backend)
+    if invariant:
+        check_invariant(target)
+    form = Form(q.dtype, D, DV, "varlen", precision(q.dtype), target, invariant)
     if dropout is not None or _want_gradients(
         q, k, v, *capture_key.tensors
     ):  # dropout draws one mask with and without gradients, as checkpointing asks for
+        _refuse_gradients(options)
         try:
             return differentiable_attention(tensors, whole, options, dropout)
         except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place

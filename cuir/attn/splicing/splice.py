@@ -150,6 +150,7 @@ def transfer(
     traced: Traced | None = None,
     bits: bool = True,
     tables: bool = True,
+    by_key: bool = False,
 ) -> TransferResult:
     """Make the kernel of a variant by replacing splice points of an expert kernel.
 
@@ -162,6 +163,8 @@ def transfer(
         bits: a mask that costs much for each pair may be read from bits of the blocks that need it, made once;
             otherwise it is always computed.
         tables: the same for terms of a score that depend on the distance alone.
+        by_key: visit blocks in the order of their keys, whatever the tile; over a cache without gaps. All of a mask with
+            two edges are then masked.
 
     Raises CuirError: X114-X117 for no specification, X120-X123 for what cannot be traced (with the place in the user's
     file), X130 for a missing splice point, X131 if the kernel lacks a name that splice points use, X134 if its softmax
@@ -192,11 +195,12 @@ def transfer(
         return name
 
     score, of_distance = by_distance(traced.score, traced.parameters, fresh) if tables and not lengths else (traced.score, ())
-    closed_blocks = None if read else blocks(traced.keep, fresh)
-    if lengths and (closed_blocks is None or ("M" not in lengths and "h" in names_read(traced.keep or Literal(True)))):
+    cached = bool(lengths) and "M" not in lengths
+    closed_blocks = None if read else blocks(traced.keep, fresh, by_key, gaps=not (by_key and cached))
+    if lengths and (closed_blocks is None or (cached and "h" in names_read(traced.keep or Literal(True)))):
         # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
-        closed_blocks = mask_all_blocks()
-    lists = lists_for(traced.keep, fresh, read) if closed_blocks is None and traced.keep is not None else None
+        closed_blocks = mask_all_blocks(by_key)
+    lists = lists_for(traced.keep, fresh, read, by_key) if closed_blocks is None and traced.keep is not None else None
     new = _functions(
         replace(traced, score=score),
         spec.normalize,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cuir.attn.masks.block_bounds import blocks
-from cuir.attn.splicing.splice import transfer
+from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.attn.tracing.trace import trace
 from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from cuir.spec.specification import Lengths, Specification
@@ -239,3 +239,44 @@ def test_bounds_are_written_with_the_parentheses_they_need(expr: str) -> None:
         return result
 
     assert read(show(build_value(read(expr)))) == read(expr)
+
+
+def list_visits(result: TransferResult, at: Lengths, BM: int, BN: int) -> Iterator[tuple[int, list[int]]]:
+    """The first block without masking, and the visited blocks, of each tile of each batch."""
+    kernel = result.program.kernels()["attention"]
+    names = collect_kernel_values(kernel, {n: getattr(at, n) for n in ("B", "H", "HK", "M", "N")}, {"BM": BM, "BN": BN}, result.parameters)
+    run = Evaluator(result.program, names)
+    for b in range(at.B):
+        for m in range(-(-at.M // BM)):
+            partial, n = run.call("kv_count", b, 0, m)
+            yield int(partial), [int(run.call("kv_block", b, 0, m, i)) for i in range(int(n))]
+
+
+BY_KEY = ["(k <= q) & (k > q - 9)", "(k < 5) | (k > q - 9)", "k <= q + (N - M)", "(k >= q) | (b == 1)", "k // c == q // c"]
+
+
+def check_order_by_key(mask: str, w: int, lengths: tuple[int, int], BM: int, BN: int) -> None:
+    """Check the contracts of blocks by key, and that all tiles visit them in one order; over a cache without gaps."""
+    program, _ = origin()
+    spec, at = specification(mask, w), Lengths(2, 1, 1, *lengths)
+    keep = trace(spec).keep
+    if blocks(keep) is None:
+        return
+    result = transfer(program, spec, by_key=True)
+    check_contracts(result.program, result.program.kernels()["attention"], spec, [Problem(at, BM, BN)])
+    visits = [found for _, found in list_visits(result, at, BM, BN) if len(found) > 1]
+    assert all(v == sorted(v) for v in visits) or all(v == sorted(v, reverse=True) for v in visits)
+    if blocks(keep, by_key=True, gaps=False) is not None:
+        assert all(v == list(range(v[0], v[0] - len(v), -1)) for v in visits)
+
+
+@pytest.mark.parametrize("mask", BY_KEY)
+def test_blocks_by_key_are_in_one_order_in_each_tile(mask: str) -> None:
+    check_order_by_key(mask, 0, (40, 37), 8, 4)
+
+
+@pytest.mark.thorough
+@examples(8)
+@given(masks, st.integers(-3, 25), sizes, st.sampled_from([1, 4, 8]), st.sampled_from([1, 4, 8]))
+def test_random_masks_by_key(mask: str, w: int, lengths: tuple[int, int], BM: int, BN: int) -> None:
+    check_order_by_key(mask, w, lengths, BM, BN)

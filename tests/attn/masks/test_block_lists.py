@@ -298,3 +298,13 @@ def test_blocks_are_within_the_keys_where_the_mask_divides(mask: str) -> None:
     keep = trace(specification(mask, torch.zeros(2, 48, dtype=torch.int32))).keep
     kv_block = block_lists.lists_for(keep, lambda name: name).build_functions()["kv_block"]
     assert ("cdiv(N, BN)" in show(kv_block)) == (mask != "document")
+
+
+def test_lists_by_key_are_in_the_order_of_keys_and_masked() -> None:
+    keep = trace(Specification("odd", lambda b, h, q, k: (k % 11 < 5) | (q * k % 7 == 3))).keep
+    assert keep is not None
+    for by_key in (False, True):
+        count, blocks = block_lists.block_lists(keep, {}, Lengths(1, 1, 1, 40, 200), 8, 4, by_key=by_key)
+        visited = [row[: int(n)].tolist() for row, (_, n) in zip(blocks[0, 0], count[0, 0], strict=True)]
+        assert all(v == sorted(v, reverse=True) for v in visited) == by_key
+        assert bool((count[..., 0] == count[..., 1]).all()) == by_key

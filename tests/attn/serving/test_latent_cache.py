@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cuir import CuirError, attention_with_kv_cache
-from cuir.attn.serving import cached
+from cuir.attn.kernels import form_settings
 
 LATENT, D = 128, 192
 Mod = Callable[..., Any]
@@ -130,7 +130,7 @@ def test_tensors_that_are_refused() -> None:
 
 def test_bits_are_of_the_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of other sequences, the capacity, or the number of queries; some divisions for each shape are not so."""
-    monkeypatch.setattr(cached, "FIXED_SHARE", 2)
+    monkeypatch.setattr(form_settings, "FIXED_SHARE", 2)
     problem = Problem([500, 90, 257], 64, 16, M=2)
     together, sums = problem.call(causal=True, batch_invariant=True)
     expected, _ = problem.compute_expected(None, None, True)
