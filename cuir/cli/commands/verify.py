@@ -89,6 +89,9 @@ def verify(
         bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter", rich_help_panel=GPU)
     ] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="then execute the PTX of the lowered kernel, on the CPU; needs nvcc")] = False,
+    order: Annotated[
+        bool, typer.Option("--order-of-sums", help="then ask whether the sequence alone decides the order in which keys are added up")
+    ] = False,
     sanitizer: Annotated[
         str | None,
         typer.Option(
@@ -174,7 +177,7 @@ def verify(
         ("replay", "runs the schedule of the file"),
     ):
         places = () if job == "exhaustive" else ("jobs", "on", "journal")
-        not_beside(context, job, why, "schedules", "level", "quick", "ptx", *places)
+        not_beside(context, job, why, "schedules", "level", "quick", "ptx", "order", *places)
     not_beside(context, "problem", "prints its rows", "page")
     for written in filter(None, (out, page, journal)):
         check_output_path(written, [target])
@@ -241,10 +244,15 @@ def verify(
 
             with limit_seconds(budget), limit_calls(budget):
                 report.stages.append(ask_ptx(program, verified.checked, specification, tell))
+        if order and report.ok:
+            from ...verification.sum_order import ask_order
+
+            with limit_seconds(budget), limit_calls(budget):
+                report.stages.append(ask_order(verified.checked, tell))
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
-    replayed = [s for s in report.stages if s.name != "ptx"]  # whose schedules are of the machine for PTX
+    replayed = [s for s in report.stages if s.name not in ("ptx", "order of sums")]  # whose launches are no problems of --problem
     report.stages[:] = [
         replace(s, diagnostics=add_commands(s.diagnostics, verified, consts)) if s in replayed else s for s in report.stages
     ]

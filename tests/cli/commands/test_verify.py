@@ -38,6 +38,15 @@ def test_a_failing_verification_tells_the_command_that_replays_it(cuir: Callable
     assert repeated.code == 1 and f"error[{code}]" in repeated.err
 
 
+@pytest.mark.usefixtures("few_problems")
+def test_the_order_of_sums_is_a_question(cuir: Callable) -> None:
+    consts = ("-c", "D=64", "-c", "BM=64", "-c", "BN=64", "--dtype", "bf16")
+    output = cuir("verify", "flash_fwd_sm90", "--against", "causal", *consts, "--order-of-sums", "--json")
+    assert output.code == 0, output.err
+    last = output.json["verification"]["stages"][-1]
+    assert (last["name"], last["verdict"]) == ("order of sums", "passed") and last["reason"].startswith("the same tree in 6 runs")
+
+
 @pytest.mark.nvcc
 @pytest.mark.usefixtures("few_problems")
 def test_the_last_question_is_about_ptx(cuir: Callable) -> None:
