@@ -3,7 +3,7 @@
 A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of
 `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of `benchmarks.head_dims`, of `benchmarks.float32`, of
 `benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures`, of `benchmarks.newest_peers`, of
-`benchmarks.ptx_experts`, of `benchmarks.ptx_mutants`, of `benchmarks.rewrites` or of `benchmarks.rules`. The plot needs matplotlib.
+`benchmarks.invariance`, of `benchmarks.ptx_experts`, of `benchmarks.ptx_mutants`, of `benchmarks.rewrites` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, ptx_experts, ptx_mutants, rewrites, transformers
+from benchmarks import float32, head_dims, invariance, lifted, newest_peers, of_structures, ptx_experts, ptx_mutants, rewrites, transformers
 from benchmarks.defaults import parse_setting
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
@@ -52,6 +52,8 @@ def markdown(rows: Sequence[Row]) -> str:
         )
     if rows[0].get("suite") == "newest_peers":
         return newest_peers.markdown(rows)
+    if rows[0].get("suite") == "invariance":
+        return invariance.markdown(rows)
     if rows[0].get("suite") == "ptx_experts":
         return ptx_experts.markdown(rows)
     if "device" in rows[0]:
@@ -95,7 +97,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "rule": _quotients,
         "tflops": _plot_beside_peer,
     }
-    of_suites = {"structures": _structures, "newest_peers": _peer_ratios, "ptx_experts": _plot_rates_of_kernels}
+    of_suites = {"structures": _structures, "newest_peers": _peer_ratios, "invariance": _plot_costs, "ptx_experts": _plot_rates_of_kernels}
     if draw_suite := of_suites.get(rows[0].get("suite", "")):
         draw_suite(rows[1:], path)
         return
@@ -109,6 +111,16 @@ def _plot_spellings(rows: Sequence[Row], path: Path) -> None:
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(7.0, 4.0), layout="constrained")
     panel.barh(list(largest), [100 * change for change in largest.values()])
     panel.set_xlabel("largest change of instructions, %")
+    panel.invert_yaxis()
+    save_figure(figure, path)
+
+
+def _plot_costs(rows: Sequence[Row], path: Path) -> None:
+    """Plot what the fixed order of sums costs, a bar for each problem."""
+    timed = [r for r in rows if "cost" in r]
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(7.0, 0.2 * len(timed) + 1), layout="constrained")
+    panel.barh([invariance.describe_problem(r) for r in timed], [100 * r["cost"] for r in timed])
+    panel.set_xlabel("additional time, %")
     panel.invert_yaxis()
     save_figure(figure, path)
 
@@ -348,7 +360,7 @@ def draw(path: Path, folder: Path) -> None:
         head, samples = evaluate.read(path)
         page.write_text(scores.markdown(head, samples), encoding="utf-8")
         figures.plot(scores.scores(samples), picture)
-    elif rows[0].get("suite", "structures") not in ("structures", "newest_peers", "ptx_experts"):
+    elif rows[0].get("suite", "structures") not in ("structures", "newest_peers", "invariance", "ptx_experts"):
         head, cells = results.read(path)
         page.write_text(results.markdown(head, cells), encoding="utf-8")
         plot_suite(head, cells, picture)
