@@ -118,6 +118,7 @@ class Judgement:
         refused: Problems that the solution refuses, with its words.
         reason: Why nothing could be judged, "" if something was.
         diagnostics: Findings of the machine.
+        warnings: What it found that the manual forbids, and no card that we know of minds.
     """
 
     tried: dict[str, int] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class Judgement:
     compared: dict[str, ComparedOutput] = field(default_factory=dict)
     reason: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
     launches: int = 0
     lane_instructions: int = 0
     unrun: tuple[UnrunLines, ...] = ()
@@ -219,7 +221,7 @@ class SolutionJudge:
     def _finish(self) -> None:
         """Collect what the machine found, and notes."""
         judgement, report = self.judgement, self.ledger.make_report(())
-        judgement.diagnostics, judgement.unrun = report.findings, report.unrun
+        judgement.diagnostics, judgement.warnings, judgement.unrun = report.findings, report.warnings, report.unrun
         judgement.launches, judgement.lane_instructions = report.launches, report.lane_instructions
         if self.computed:
             judgement.notes.append(f"PyTorch computes {', '.join(self.computed)}")

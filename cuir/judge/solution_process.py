@@ -267,7 +267,7 @@ class SolutionProcess(HostProgram):
         except CuirError:
             if not run.findings.diagnostics:
                 raise
-        self.ledger.enter(run.findings.diagnostics, self.schedule)
+        self.ledger.enter((*run.findings.diagnostics, *run.findings.warnings), self.schedule)
         self.record.sampled = sum(map(len, parts)) / run.ctas
         for a in run.allocations:
             if a.host is not None and a.start + a.size <= self.capacity:

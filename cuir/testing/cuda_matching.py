@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def assert_cuda_matches(
 ) -> None:
     """Assert that launches of a CUDA kernel break no rule, and write what a PyTorch function gives.
 
-    Needs nvcc for a CUDA source, and no GPU.
+    Needs nvcc for a CUDA source, and no GPU. What the manual forbids and no GPU minds is a Python warning.
 
     Args:
         source: a .cu or .ptx file, or what `cuir.cuda.load` returns.
@@ -52,4 +53,8 @@ def assert_cuda_matches(
         found = next((n.message for d in report.findings[:1] for n in d.notes if n.message.startswith("replay: ")), "")
         schedule = found.partition('"')[2].partition('"')[0]
         title = f"a kernel of `{module.path.name}` goes wrong, schedule {schedule}"
-        raise make_failure(title, CuirError(report.findings), f"assert_cuda_matches(..., schedules=({schedule!r},))") from None
+        raise make_failure(
+            title, CuirError((*report.findings, *report.warnings)), f"assert_cuda_matches(..., schedules=({schedule!r},))"
+        ) from None
+    for d in report.warnings:
+        warnings.warn(d.render(), stacklevel=2)

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.judged.cases import CASES, FOLDER, Case
 from cuir.judge.judging import Judgement, SolutionJudge
 from cuir.judge.references import Reference
+from tests.cli.commands.test_cuda_check import STORE
 
 pytestmark = pytest.mark.nvcc
 ARCH = "sm_90a"
@@ -49,3 +50,19 @@ def test_what_the_stand_ins_lack_is_not_judged(tmp_path: Path) -> None:
     solution.write_text("import a_module_that_nobody_has\n", encoding="utf-8")
     found = SolutionJudge(Reference(FOLDER / "add.py"), solution, None, ARCH).run()
     assert found.verdict == "not judged" and "a_module_that_nobody_has" in found.reason
+
+
+def test_what_no_card_minds_is_a_warning_beside_the_verdict(tmp_path: Path) -> None:
+    texts = {
+        "save.ptx": STORE,
+        "reference.py": "import torch\n\ndef reference(x):\n    return torch.full((4,), 7, dtype=torch.int32)\n\n"
+        "def get_inputs():\n    return [torch.rand(4)]\n",
+        "launch.py": "import torch\nfrom cuir.cuda import KernelCall\n\ndef launch(x):\n"
+        "    y = torch.empty_like(x, dtype=torch.int32)\n    return KernelCall(1, 1, y), y\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    made = SolutionJudge(Reference(tmp_path / "reference.py"), tmp_path / "save.ptx", tmp_path / "launch.py", ARCH, 2)
+    found = made.run()
+    assert [d.code for d in found.warnings] == ["M416"] and not found.diagnostics, (found.faults, found.reason)
+    assert all(f.kind != "rule" for f in found.faults)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from cuir.cuda import KernelCall, load
 from cuir.testing import MismatchError, assert_cuda_matches
 from cuir.text.diagnostics import CuirError
+from tests.cli.commands.test_cuda_check import STORE
 
 pytestmark = pytest.mark.nvcc
 SOURCE = Path(__file__).parent.parent / "ptx/kernels.cu"
@@ -44,3 +46,17 @@ def test_wrong_numbers_fail_and_a_wrong_call_raises() -> None:
         assert_cuda_matches(module, lambda: launch("reduce_right"), double_sum, schedules=1)
     with pytest.raises(CuirError, match=r"has [0-9]+ kernels"):
         assert_cuda_matches(module, lambda: KernelCall(1, 128, torch.zeros(4)))
+
+
+def test_what_no_gpu_minds_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "save.ptx").write_text(STORE, encoding="utf-8")
+
+    def save() -> KernelCall:
+        return KernelCall(1, 1, torch.zeros(4, dtype=torch.int32))
+
+    with pytest.warns(UserWarning, match=r"(?s)warning\[M416\].*may read shared memory when its CTA has ended"):
+        assert_cuda_matches(tmp_path / "save.ptx", save, lambda y: torch.full((4,), 7))
+    with pytest.raises(MismatchError, match="1 more in") as error, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_cuda_matches(tmp_path / "save.ptx", save, lambda y: torch.full((4,), 8))
+    assert [d.code for d in error.value.diagnostics][1:] == ["M416"]

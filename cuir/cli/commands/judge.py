@@ -108,7 +108,7 @@ def print_judgement(judgement: Judgement, solution: str, as_json: bool, step: st
         return
     from ...judge.judging import FAULTS
 
-    print_errors(judgement.diagnostics, False)
+    print_errors((*judgement.diagnostics, *judgement.warnings), False)
     console, verdict = stdout(), judgement.verdict
     style = "bold green" if CODES[verdict] == 0 and step is None else "bold red"
     words = f"{solution}: {judgement.reason if verdict == 'not judged' and judgement.reason else WORDS[verdict]}".removesuffix(": ")
@@ -145,6 +145,7 @@ def _as_data(judgement: Judgement) -> dict[str, Any]:
         "reason": judgement.reason,
         "faults": [{"kind": f.kind, "message": f.message, "problem": f.problem} for f in judgement.faults],
         "diagnostics": [d.as_json() for d in judgement.diagnostics],
+        "warnings": [d.as_json() for d in judgement.warnings],
         "tried": judgement.tried,
         "launches": judgement.launches,
         "lane_instructions": judgement.lane_instructions,

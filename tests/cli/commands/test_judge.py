@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.judged.cases import FOLDER
 from cuir.cli.commands.judge import print_judgement
 from cuir.judge.judging import Fault, Judgement
+from cuir.text.diagnostics import Diagnostic
 from tests.cli.conftest import CapturedOutput
 
 Command = Callable[..., CapturedOutput]
@@ -32,8 +34,13 @@ def test_a_solution_that_cannot_run_is_not_judged(cuir: Command, tmp_path: Path)
 def test_a_verdict_is_printed_with_its_faults_and_what_was_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
     found = Judgement(tried={"small sizes (n=32)": 3}, not_judged=["speed"], launches=3)
     found.faults.append(Fault("unwritten", "nothing has written 7 of 32 elements", "small sizes (n=32)"))
+    found.warnings = (Diagnostic("M416", "a store may read behind the end", None, severity="warning"),)
     print_judgement(found, "mine.cu", False, None)
-    printed = capsys.readouterr().out
+    streams = capsys.readouterr()
+    assert "warning[M416]: a store may read behind the end" in streams.err
+    print_judgement(found, "mine.cu", True, None)
+    assert [d["code"] for d in json.loads(capsys.readouterr().out)["warnings"]] == ["M416"]
+    printed = streams.out
     assert printed.startswith("wrong  mine.cu\n    elements of the output that nothing wrote: nothing has written 7 of 32 elements")
     assert "tried       small sizes (n=32): 3 calls" in printed and "not judged  speed" in printed
     assert (found.verdict, Judgement(tried={"x": 1}, refused=["y"]).verdict, Judgement().verdict) == ("wrong", "limited", "not judged")
