@@ -27,6 +27,10 @@
 #define CLUSTER_WAIT asm volatile("barrier.cluster.wait.aligned;" ::: "memory")
 #define WAIT_GRID asm volatile("griddepcontrol.wait;" ::: "memory")
 #define LAUNCH_NEXT asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define LOAD_BOX(to, map, x, y, bar) asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" :: "r"(AT(to)), "l"(map), "r"(AT(bar)), "r"(x), "r"(y) : "memory")
+#define REPLACE_ADDRESS(map, p) asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" :: "r"(AT(map)), "l"(p) : "memory")
+#define RELEASE_MAP asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory")
+#define ACQUIRE_MAP(map) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(map) : "memory")
 #define KERNEL extern "C" __global__ void
 __device__ inline unsigned rank() { unsigned r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 __device__ inline unsigned peer(unsigned address, unsigned cta) { unsigned a; asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(address), "r"(cta)); return a; }

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuir.cuda import KernelCall, LoadedModule, load
+from cuir.cuda import KernelCall, LoadedModule, load, tensor_map
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
 from cuir.verification.cuda_runs import CudaCheck
@@ -80,6 +80,11 @@ def quantise() -> list[KernelCall]:
 def subtract_sums() -> list[KernelCall]:
     x, sums, listed, y = draw(2, 64, 32), zeros(2, 64), torch.tensor([1, 0], dtype=torch.int32), zeros(2, 64)
     return start_pair("flash_attention_2756_sums", "flash_attention_2756_subtract", sums, (x, x, sums, listed), y, 2, 64)
+
+
+def visit_groups() -> KernelCall:
+    x = draw(3, 16, 16)
+    return KernelCall(1, 64, tensor_map(x[0], (8, 16)), torch.zeros(128, dtype=torch.uint8), x, zeros(3, 32), 3, 2)
 
 
 FAULTS = [
@@ -148,6 +153,13 @@ FAULTS = [
         "a flag is polled, and a copy loads the numbers: no proxy fence",
         "R403",
         lambda: KernelCall(2, 64, draw(64), zeros(64), integers(1), zeros(64)),
+    ),
+    Fault(
+        "deepseek-ai/DeepGEMM#343",
+        "the tensor map of a group is written where copies of the group before may read it",
+        "R402",
+        visit_groups,
+        lambda box, in_memory, x, y, groups, steps: x.reshape(groups, -1, 32).sum(1),
     ),
     Fault(
         "lablup/mlxcel#923",
