@@ -161,24 +161,16 @@ def find_results(rows: int, counts: tuple[int, int]) -> Array:
 
 
 def spread_matrices(rows: Array, transposed: bool) -> list[Array]:
-    """Return the registers [warps, 32] of ldmatrix; rows: [warps, matrices, 8, 8] of 16 bits."""
-    first = 2 * (LANES & 3)
-    if transposed:
-        low, high = rows[:, :, first, LANES >> 2], rows[:, :, first + 1, LANES >> 2]
-    else:
-        low, high = rows[:, :, LANES >> 2, first], rows[:, :, LANES >> 2, first + 1]
-    words = low.astype(np.uint32) | high.astype(np.uint32) << np.uint32(16)
+    """Return the registers [warps, 32] of ldmatrix; rows: [warps, matrices, 8, 8] of 16 bits.
+
+    A lane takes a pair of neighbours in a row, so that the lanes of a warp take a matrix in its order.
+    """
+    words = np.ascontiguousarray(rows.swapaxes(2, 3) if transposed else rows).view(np.uint32).reshape(*rows.shape[:2], 32)
     return [np.ascontiguousarray(words[:, i]) for i in range(words.shape[1])]
 
 
 def collect_matrices(registers: list[Array], transposed: bool) -> Array:
     """Return the matrices [warps, matrices, 8, 8] that registers [warps, 32] hold, for stmatrix."""
     words = np.stack(registers, 1)
-    rows = np.zeros((*words.shape[:2], 8, 8), np.uint16)
-    first = 2 * (LANES & 3)
-    for i, half in enumerate((words & np.uint32(0xFFFF), words >> np.uint32(16))):
-        if transposed:
-            rows[:, :, first + i, LANES >> 2] = half
-        else:
-            rows[:, :, LANES >> 2, first + i] = half
-    return rows
+    rows = words.view(np.uint16).reshape(*words.shape[:2], 8, 8)
+    return np.ascontiguousarray(rows.swapaxes(2, 3)) if transposed else rows

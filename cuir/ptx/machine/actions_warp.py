@@ -251,11 +251,13 @@ def read_matrix_form(b: Binding) -> tuple[int, bool, MemoryAccess]:
 def find_rows(g: Group, addresses: Array, count: int, access: MemoryAccess, place: int) -> tuple[Array, Array | None]:
     """Return the byte places of rows [warps, 8 * count], checked, and the lanes that lost one."""
     m: Machine = g.machine
-    chosen = np.flatnonzero((g.slots & 31) < 8 * count)
-    part = g.take(chosen)
-    memory, inner = m.find_memory(access.space, g.spread(addresses)[chosen], 16)
+    part, addresses = g, g.spread(addresses)
+    if count < 4:
+        chosen = np.flatnonzero((g.slots & 31) < 8 * count)
+        part, addresses = g.take(chosen), addresses[chosen]
+    memory, inner = m.find_memory(access.space, addresses, 16)
     if memory is not m.shared:
-        raise m.report_outside(m.shared, g, 0, int(g.spread(addresses)[0]), 16, place)
+        raise m.report_outside(m.shared, part, 0, int(addresses[0]), 16, place)
     places = m.find_places(memory, part, inner, 16, place)
     lost = m.check_access(memory, part, places, access, 16, place)
     return places.reshape(-1, 8 * count), lost

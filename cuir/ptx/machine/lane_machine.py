@@ -574,7 +574,7 @@ class Machine:
             mode = "write" if writes else "read"
             report_meeting(self, meeting, int(g.slots[meeting.lane]), place, mode, access.strong, memory.name, "")
 
-        shadow.check_write(g.slots, entries, access.strong, report)
+        shadow.check_write(g.slots, entries, access.strong, report, ticks)
         if writes:
             shadow.check_reads(g.slots, entries, access.strong, report)
             if shadow.engine_reads:

@@ -126,17 +126,18 @@ class Shadow:
             if tick >= IN_FLIGHT or not (thread == slot + known.first or known.is_known(slot, (thread, tick))):
                 report(Meeting(lane, entry << self.shift, thread, tick, mode, strong))
 
-    def check_write(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
-        """Check the last writes of entries against a new access."""
-        ticks = self.written[entries]
-        if int(ticks.max()) <= 0:
+    def check_write(self, slots: Array, entries: Array, strong: bool, report: Report, ticks: Array | None = None) -> None:
+        """Check the last writes of entries, with these ticks, against a new access."""
+        if ticks is None:
+            ticks = self.written[entries]
+        newest, known = int(ticks.max()), self.get_knowledge()
+        if newest <= 0:
             return
-        threads, known = self.writer[entries], self.get_knowledge()
-        if (
-            not self.between
-            and (ticks.max(1) <= known.cta[slots]).all()
-            and (known.size == known.total or int(threads.max()) < known.total)
-        ):
+        behind = not self.between and (newest <= int(known.cta[slots].min()) or bool((ticks.max(1) <= known.cta[slots]).all()))
+        if behind and known.size == known.total:
+            return
+        threads = self.writer[entries]
+        if behind and int(threads.max()) < known.total:
             return
         ordered = self._is_ordered(slots, threads, ticks)
         if strong:
