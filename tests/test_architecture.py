@@ -216,6 +216,13 @@ def test_printers_read_the_ir_alone() -> None:
     assert "cuir/lowering/ir/build_ir.py" in importers("cuir.checking", "cuir/lowering"), "the test finds what there is"
 
 
+@pytest.mark.parametrize("analysis", ["ranges", "float_ranges", "uniformity", "memory", "stores", "warp_sync", "arrivals"])
+def test_printers_analyse_no_values(analysis: str) -> None:
+    """What follows from them is selected, with a reason, or marked in the IR; only C++ variables are chosen while printing."""
+    assert not importers(f"cuir.lowering.analyses.{analysis}", "cuir/lowering/cuda")
+    assert importers(f"cuir.lowering.analyses.{analysis}", "cuir/lowering"), "the test finds what there is"
+
+
 def test_printers_refuse_nothing() -> None:
     """What a target cannot do is said before anything is printed, by the selection."""
     assert not importers("cuir.text.diagnostics", "cuir/lowering/cuda", "cuir/lowering/targets")

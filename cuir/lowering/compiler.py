@@ -16,8 +16,6 @@ from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError
 from ..text.source import Source as Text
 from ..text.source import Span
-from .analyses import Facts
-from .analyses.uniformity import runs_on_one_lane
 from .cuda.frame import KernelPrinter
 from .ir.build_ir import build
 from .ir.ir_text import read
@@ -103,8 +101,7 @@ def explain(source: Source, without: Collection[str] = ()) -> list[Choice]:
 
 def print_kernel(kernel: Kernel) -> CudaText:
     """Return the CUDA of IR that has been through the passes."""
-    single_lane_roles = frozenset(role.symbol.data for role in kernel.roles if runs_on_one_lane(role))
-    return KernelPrinter(kernel, Facts(kernel), single_lane_roles).emit()
+    return KernelPrinter(kernel).emit()
 
 
 def to_checked(source: Source) -> Checked:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ...syntax.types import PANEL_BYTES, SharedLayout
-from ..analyses.alignment import is_multiple
 from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TensorT, dtype_of, is_scalar
+from ..select.number_ways import PANEL
 from .operator_text import MEMORY, strip, summand
 from .print_scope import Scope
 from .writer import identifier
@@ -116,7 +116,7 @@ class Places:
         if start is not None:
             if alloc.panelled:
                 self._add_panel(address, start, alloc)
-                inside = self._make_inside(start, alloc)
+                inside = "" if PANEL in place.attributes else self._make_inside(start, alloc)
             else:
                 self._add_scaled(address, start, alloc.dtype.itemsize)
         within = address.products()
@@ -139,9 +139,8 @@ class Places:
             total.add(f"({self.scalar(start)} / {width})", size)
 
     def _make_inside(self, start: SSAValue, alloc: SharedLayout) -> str:
-        """Return the bytes between the start of a panel and a column within it, plus sign in front; "" for a panel's first column."""
-        width = PANEL_BYTES // alloc.dtype.itemsize
-        return "" if is_multiple(start, width) else f" + {self.scalar(start)} % {width} * {alloc.dtype.itemsize}"
+        """Return the bytes between the start of a panel and a column within it, plus sign in front."""
+        return f" + {self.scalar(start)} % {PANEL_BYTES // alloc.dtype.itemsize} * {alloc.dtype.itemsize}"
 
     # ---- boxes of tensors
     def box(self, value: SSAValue) -> Box:

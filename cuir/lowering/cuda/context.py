@@ -1,4 +1,4 @@
-"""State shared by the printers of a kernel: tensors, names, facts, the target, and needs of the head."""
+"""State shared by the printers of a kernel: tensors, names, the target, and needs of the head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from xdsl.ir import Operation, SSAValue
 
 from ...text.source import Span
-from ..analyses import Facts
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..lowered import TensorMap
@@ -27,8 +26,8 @@ class KernelContext:
     `out` is the part of the file that is being written.
     """
 
-    def __init__(self, kernel: ops.Kernel, facts: Facts):
-        self.kernel, self.facts = kernel, facts
+    def __init__(self, kernel: ops.Kernel):
+        self.kernel = kernel
         self.target = target_of(kernel.arch.data)
         self.threads, self.cluster = kernel.threads.data, kernel.cluster.data
         self.out = Writer()

@@ -8,14 +8,14 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.expressions import comparison
 from ...ops.traits import BELOW, exchange_operands
-from ..analyses.float_ranges import is_integral
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar
 from ..ir.ir_walk import is_inlined
 from ..ir.row_parts import LimitOf
 from ..layouts.tile_layouts import Fragment
+from ..select.number_ways import FAR, NEAR, UNSIGNED, WHOLE
 from ..select.tile_ways import BOTH_SIDES
-from ..select.ways import CHOICE, is_selected
+from ..select.ways import CHOICE, NUMBER, is_selected
 from . import operator_text as operators
 from .address_sums import Places
 from .operator_text import strip
@@ -54,16 +54,16 @@ class Elements:
         """Return the expression of an operation on numbers whose operands have the texts that `text` gives."""
         emit = self.scope.kernel.target.text(op.op)
         assert emit is not None, op.op
-        t, facts = op.result.type, self.scope.kernel.facts
+        t = op.result.type
         few = isinstance(t, ScalarT) or (isinstance(t, TileT) and not t.layout.varies_by_column)
         cx = operators.Operation(
             dtype_of(op.arguments[1 if op.kind.chooses else 0]) if op.arguments else dtype_of(op.result),
             dtype_of(op.result),
             tuple(ops.constant_value(a) for a in op.arguments),
-            tuple(facts.nonnegative(a) for a in op.arguments),
+            is_selected(op, UNSIGNED, NUMBER),
             op.exact is not None,
-            facts.near(op),
-            bool(op.kind.logarithm or op.kind.root) and is_integral(op.arguments[0]),
+            NEAR in op.attributes,
+            is_selected(op, WHOLE, NUMBER),
             few,
             is_selected(op, BOTH_SIDES, CHOICE),
         )
@@ -109,24 +109,28 @@ class Elements:
         columns, bound = (a, b) if _is_column(a) else (b, a)
         if not _is_column(columns) or (isinstance(bound.type, TileT) and not bound.type.layout.is_constant_along_rows):
             return None
-        t, places = bound.type, [LOOP]
+        t, places, is_far = bound.type, [LOOP], FAR[columns is a] in op.attributes
         if isinstance(t, TileT) and t.layout.is_per_row:
             places = [Position("", str(r), "", "") for r in range(self.scope.fragment(t).row_values)]
-        texts = [f"cuir::fixed({strip(self._subtract_column(bound, p))})" for p in places]
+        texts = [f"cuir::fixed({strip(self._subtract_column(bound, is_far, p))})" for p in places]
         limit = self.hoist("int", texts, at)
         holds = op.kind.compares
         sign = comparison(holds if columns is a else exchange_operands(holds))
         return f"({at.k} {sign} {limit})"
 
-    def _subtract_column(self, bound: SSAValue, at: Position) -> str:
-        """Return a limit less the thread's first column, saturated to the i32 range."""
-        op, facts = bound.owner, self.scope.kernel.facts
-        if isinstance(op, LimitOf) and (op.sums is not None or not facts.near_ends(op.x)):  # x + column may wrap else
+    def _subtract_column(self, bound: SSAValue, is_far: bool, at: Position) -> str:
+        """Return a limit less the thread's first column, saturated to the i32 range.
+
+        `is_far` says that the limit is far from the ends of 32 bits.
+        """
+        op = bound.owner
+        if isinstance(op, LimitOf) and (op.sums is not None or FAR[0] in op.attributes):  # x + column may wrap else
             return f"cuir::limit<{op.plus.data}>({strip(self.element(op.y, at))}, cuir::add({strip(self.element(op.x, at))}, col))"
-        if isinstance(op, ops.Apply) and op.kind.extremum and facts.near_ends(bound):
-            return f"{op.op}({', '.join(strip(self._subtract_column(a, at)) for a in op.arguments)})"
+        if isinstance(op, ops.Apply) and op.kind.extremum and not is_far:
+            parts = (strip(self._subtract_column(a, far in op.attributes, at)) for far, a in zip(FAR, op.arguments, strict=True))
+            return f"{op.op}({', '.join(parts)})"
         text = self.element(bound, at)
-        return f"cuir::limit<0>({strip(text)}, col)" if facts.near_ends(bound) else f"({text} - col)"
+        return f"({text} - col)" if is_far else f"cuir::limit<0>({strip(text)}, col)"
 
     def hoist(self, ctype: str, texts: Sequence[str], at: Position, index: str | None = None) -> str:
         """Compute texts before the loop and return the text that reads them.

@@ -8,7 +8,6 @@ from xdsl.ir import Block, SSAValue
 
 from ...ops.limits import count_pool_registers
 from ...text.source import Span
-from ..analyses import Facts
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import dtype_of, is_scalar
@@ -16,7 +15,7 @@ from ..ir.ir_walk import is_inlined
 from ..ir.synchronisation import BARRIERS, COLUMNS, ROLES, ClusterSync, CtaSync, Join, Synchronisation
 from ..lowered import KERNEL, CudaText, TileRegisters
 from ..select.frame_layout import lay_out_frame
-from ..select.join_ways import IN_TWO_STEPS
+from ..select.join_ways import IN_TWO_STEPS, ONE_LANE
 from ..select.ways import way_of
 from . import work_queues as queues
 from .address_sums import stride
@@ -35,14 +34,11 @@ def find_end_warpgroup(members: Sequence[ops.Role]) -> int:
 
 
 class KernelPrinter(KernelContext):
-    """Printer of a kernel.
+    """Printer of a kernel."""
 
-    `single` names the roles that run on one lane of their warp.
-    """
-
-    def __init__(self, kernel: ops.Kernel, facts: Facts, single: frozenset[str]):
-        super().__init__(kernel, facts)
-        self.single, self.layout = single, lay_out_frame(kernel)
+    def __init__(self, kernel: ops.Kernel):
+        super().__init__(kernel)
+        self.layout = lay_out_frame(kernel)
         self.tile_registers: list[TileRegisters] = []
 
     # ---- the file
@@ -256,7 +252,7 @@ class KernelPrinter(KernelContext):
         if registers is not None and registers != launch and len(self.kernel.roles) > 1:
             out.line(self.target.format_phrase("more registers" if registers > launch else "fewer registers", registers))
         for k, role in enumerate(members):
-            printer = RolePrinter(self, role, role.symbol.data in self.single)
+            printer = RolePrinter(self, role, way_of(role) == ONE_LANE)
             self.tile_registers.append(printer.estimate_registers())
             last, warp = role.warp.data + role.workers.data, role.warp.data
             whole = role.threads.data == 128 or (len(members) == 1 and warp == 0 and role.workers.data % WARPS == 0)

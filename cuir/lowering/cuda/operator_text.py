@@ -23,7 +23,7 @@ class Operation:
     dtype: DType  # of the operands (of the second for a choice)
     result: DType
     constants: tuple[int | float | bool | None, ...]  # values of operands that are constant, else None
-    nonnegative: tuple[bool, ...]  # operands that are certainly not negative
+    unsigned: bool = False  # a division of numbers that are not negative
     exact: bool = False  # floats are computed as written: nothing fused, quotients correctly rounded
     near: bool = False  # i32 arithmetic that stays within 32 bits
     whole: bool = False  # the first operand is a whole number
@@ -141,7 +141,7 @@ def floor_divide(cx: Operation, x: str, y: str) -> str:
     """Emit a quotient of ints rounded to minus infinity."""
     if (shift := _shift(cx.constants[1])) is not None:
         return f"({x} >> {shift})" if shift else x
-    return _emit_unsigned("/", x, y) if all(cx.nonnegative) else f"cuir::floordiv({x}, {y})"
+    return _emit_unsigned("/", x, y) if cx.unsigned else f"cuir::floordiv({x}, {y})"
 
 
 @text_of("%")
@@ -149,7 +149,7 @@ def floor_modulo(cx: Operation, x: str, y: str) -> str:
     """Emit a remainder of ints with the divisor's sign."""
     if _shift(cx.constants[1]) is not None:
         return f"({x} & {int(y) - 1})"
-    return _emit_unsigned("%", x, y) if all(cx.nonnegative) else f"cuir::floormod({x}, {y})"
+    return _emit_unsigned("%", x, y) if cx.unsigned else f"cuir::floormod({x}, {y})"
 
 
 def _emit_unsigned(sign: str, x: str, y: str) -> str:
@@ -163,7 +163,7 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     shift = _shift(value)
     if value == 1:
         return x
-    if all(cx.nonnegative):  # the sum of two nonnegative numbers fits 32 bits without a sign
+    if cx.unsigned:  # the sum of two nonnegative numbers fits 32 bits without a sign
         more = f"{int(value) - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
         if shift is not None:
             return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"

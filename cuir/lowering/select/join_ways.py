@@ -1,4 +1,4 @@
-"""Ways of joins of lanes, of syncs of a CTA, and of taking a work item, in which a warp's lanes join too."""
+"""Ways of roles, of joins of lanes, of syncs of a CTA, and of taking a work item, in which a warp's lanes join too."""
 
 from __future__ import annotations
 
@@ -9,12 +9,29 @@ from ..ir import ops
 from ..ir.exchanges import ReleaseSlot
 from ..ir.synchronisation import BARRIERS, CtaSync, Join
 from .role_facts import RoleFacts
-from .ways import Verdict, Ways, fits
+from .ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
 ELIDED, WITH_UNIT, WITH_ARRIVAL = "elided", "with the work item", "with the arrival"
 IN_TWO_STEPS = "arrive early"
+LANES = 32
 JOINED, UNJOINED, ONE_LANE = "a joined warp", "a warp", "one lane"  # who arrives, or takes a work item
+
+
+@WAYS.way("run a role", ONE_LANE)
+def run_on_one_lane(role: RoleFacts) -> Verdict:
+    """Run a role on one lane of its warp."""
+    if role.single:
+        return fits("one lane does each of its operations")
+    if role.threads != LANES:
+        return misfits("its workers are warpgroups")
+    return misfits("an operation takes all lanes" if role.limits.has("one_lane_roles") else f"{role.limits.name} runs roles on all lanes")
+
+
+@WAYS.way("run a role", "all lanes")
+def run_on_all_lanes(role: RoleFacts) -> Verdict:
+    """Run a role on all lanes of its warps."""
+    return fits(f"tiles are spread over the {role.threads} lanes of a worker")
 
 
 def find_join_before(op: Operation) -> Join | None:

@@ -20,23 +20,31 @@ from ..ir.exchanges import GiveColumns
 from ..ir.ir_types import TensorT, TileT
 from ..ir.ir_walk import every
 from ..ir.synchronisation import CtaSync, Join
-from . import join_ways, loop_ways, move_ways, reduction_ways, tile_ways
+from . import join_ways, loop_ways, move_ways, number_ways, reduction_ways, tile_ways
 from .frame_layout import lay_out_frame
 from .hardware_barriers import number_barriers
 from .join_ways import is_arrival, reads_queue
 from .loop_ways import Turns
 from .move_ways import Move
+from .number_ways import find_number_step, mark_bounds
 from .parameter_space import require_parameter_space
 from .place_checks import find_misplaced
 from .product_ways import Product
 from .role_facts import RoleFacts
 from .runs import record_run
 from .tile_ways import is_computed_in_fours
-from .ways import CHOICE, SCOPE, Decide, NoWay, Selection, Ways, choose
+from .ways import CHOICE, NUMBER, SCOPE, Decide, NoWay, Selection, Ways, choose
 
-COMMON = (move_ways.WAYS, loop_ways.WAYS, tile_ways.WAYS, reduction_ways.WAYS, join_ways.WAYS)  # behind the ways of a target
+COMMON = (
+    move_ways.WAYS,
+    loop_ways.WAYS,
+    tile_ways.WAYS,
+    reduction_ways.WAYS,
+    join_ways.WAYS,
+    number_ways.WAYS,
+)  # behind the ways of a target
 PRODUCT_STEPS = {None: "multiply", PRODUCTS: "multiply asynchronously", QUEUE: "multiply into tensor memory"}  # by a product's group
-PARTS = {"choose": CHOICE, "order": SCOPE}  # of steps that are no operation's only one
+PARTS = {"choose": CHOICE, "order": SCOPE, "divide": NUMBER, "logarithm or root": NUMBER}  # of steps that are no operation's only one
 Subject = tuple[str, tuple[object, ...]]  # the name of a step, and the arguments of its ways
 
 
@@ -85,9 +93,15 @@ def select(kernel: ops.Kernel, target: HasWays) -> None:
         if ways[step]:
             _choose(kernel, op, ways[step], arguments).record(op, PARTS.get(step, ""))
 
+    values = Facts(kernel)
     for op in every(kernel):
         _check(kernel, op, target)
-    for facts in _list_roles(kernel):
+        mark_bounds(op, values)
+        if (step := find_number_step(op)) is not None:
+            record(op, (step, (op, values)))
+    for facts in _list_roles(kernel, values):
+        if isinstance(facts.role, ops.Role):
+            record(facts.role, ("run a role", (facts,)))
         for op in every(facts.role):
             for find in SUBJECTS:
                 if (found := find(op, facts)) is not None:
@@ -134,8 +148,7 @@ def _refuse(kernel: ops.Kernel, op: Operation, because: str, hint: str) -> CuirE
     return CuirError.of("L002", f"the lowering cannot do this yet: {because}", kernel.find_span(op), hint or None)
 
 
-def _list_roles(kernel: ops.Kernel) -> Iterator[RoleFacts]:
-    values = Facts(kernel)
+def _list_roles(kernel: ops.Kernel, values: Facts) -> Iterator[RoleFacts]:
     for op in kernel.body.block.ops:
         if isinstance(op, (ops.Role, machine.Queue)):
             yield RoleFacts(kernel, op, values)

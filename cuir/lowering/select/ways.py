@@ -12,9 +12,9 @@ from xdsl.ir import Operation
 
 CHOSEN, BECAUSE, REJECTED = "selected", "because", "rejected"  # attributes of an operation
 # before these names: how a choice between two elements is computed, in whatever loop it stands; what a barrier orders;
-# where the elements of a tile are
-CHOICE, SCOPE, VALUE = "choice_", "scope_", "value_"
-PARTS = ("", CHOICE, SCOPE, VALUE)
+# where the elements of a tile are; how a number is computed
+CHOICE, SCOPE, VALUE, NUMBER = "choice_", "scope_", "value_", "number_"
+PARTS = ("", CHOICE, SCOPE, VALUE, NUMBER)
 IN_READER, IN_REGISTERS = "in its reader", "in registers"  # ways of a tile's value
 
 

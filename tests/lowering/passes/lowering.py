@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+from xdsl.dialects.builtin import UnitAttr
+
 from cuir.checking.checked import Checked
-from cuir.lowering import Cuda
-from cuir.lowering.cuda.frame import KernelPrinter
+from cuir.lowering.compiler import print_kernel
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_text import parse, show
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.ops import Kernel
+from cuir.lowering.lowered import CudaText
 from cuir.lowering.passes import (
     branch_row_functions,
     decompose_affine_tiles,
@@ -25,6 +28,8 @@ from cuir.lowering.passes import (
     simplify,
     split_row_bias,
 )
+from cuir.lowering.select.number_ways import FAR
+from cuir.lowering.select.number_ways import NEAR as NEAR_MARK
 
 Pass = Callable[[Kernel], None]
 NEAR = functools.partial(decompose_affine_tiles.run, near=lambda value: True)  # numbers of these programs are small
@@ -64,27 +69,13 @@ def text(checked: Checked, passes: Sequence[Pass]) -> str:
     return show(after(build(checked), passes))
 
 
-class Facts:
-    """Nothing is known."""
-
-    def nonnegative(self, value: object) -> bool:
-        return False
-
-    def near(self, op: object) -> bool:
-        return True
-
-    def near_ends(self, value: object) -> bool:
-        return False
-
-    def negative_nan(self, value: object) -> bool:
-        return True
-
-
-def cuda(checked: Checked, passes: Sequence[Pass] = ALL) -> Cuda:
+def cuda(checked: Checked, passes: Sequence[Pass] = ALL) -> CudaText:
     ir = after(build(checked), passes)
     inline_elementwise.run(ir)
     select_instructions.run(ir)
-    return KernelPrinter(ir, Facts(), frozenset()).emit()
+    for op in every(ir):  # numbers of these programs are small
+        op.attributes.update(dict.fromkeys((NEAR_MARK, *FAR), UnitAttr()))
+    return print_kernel(ir)
 
 
 # ---- IR texts

@@ -29,10 +29,12 @@ def k(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
 def test_choices_stand_in_the_order_of_lines() -> None:
     choices = [(c.span.line, c.operation, c.selection.way, c.roles) for c in explain(program(PROGRAM))]
     assert choices == [
+        (5, "role", "all lanes", ()),
         (6, "for", "rolled", ("first",)),
         (7, "load", "elements", ("first",)),
         (7, "join", "__syncwarp", ("first",)),
         (7, "store", "stmatrix", ("first",)),
+        (8, "role", "all lanes", ()),
         (9, "load", "ldmatrix", ("second",)),
         (9, "store", "vectors if aligned", ("second",)),
     ]

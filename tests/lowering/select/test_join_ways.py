@@ -67,3 +67,22 @@ def test_without_joins_arrivals_say_so() -> None:
         "one lane",
         "a warp",
     ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "workers", "arch", "expected"),
+    [
+        ("full.arrive()", "warps=1", "sm_90a", ("one lane", ())),
+        ("store(Y[0, 0], 1.0)", "warps=1", "sm_90a", ("all lanes", ("one lane: an operation takes all lanes",))),
+        ("full.arrive()", "warpgroups=1", "sm_90a", ("all lanes", ("one lane: its workers are warpgroups",))),
+        ("sync()", "warps=1", "sm_80", ("all lanes", ("one lane: sm_80 runs roles on all lanes",))),
+    ],
+)
+def test_a_role_says_who_runs_it(statement: str, workers: str, arch: str, expected: tuple[str, tuple[str, ...]]) -> None:
+    text = PROGRAM.format(statement=statement, workers=workers, count=1).replace("sm_90a", arch)
+    kernel = build(
+        program(text.replace(", full = shared(f32, [64, 64]), mbarrier(1)", " = shared(f32, [64, 64])") if arch == "sm_80" else text)
+    )
+    optimise(kernel)
+    selection = find_selection(kernel.roles[0])
+    assert selection is not None and (selection.way, selection.rejected) == expected

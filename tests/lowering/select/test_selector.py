@@ -40,7 +40,18 @@ def test_every_access_product_and_loop_has_a_way(name: str) -> None:
 
 def test_each_way_has_code_and_each_code_a_way() -> None:
     """But ways whose printer tells them apart in a line, and reads in the expression of their reader."""
-    alone = {"loop", "tile", "choose", "order", "take a work item", "multiply asynchronously", "multiply into tensor memory"}
+    alone = {
+        "loop",
+        "tile",
+        "choose",
+        "order",
+        "divide",
+        "logarithm or root",
+        "run a role",
+        "take a work item",
+        "multiply asynchronously",
+        "multiply into tensor memory",
+    }
     alone |= {"load from tensor memory", "copy by threads", "copy by the engine", "store by the engine"}
     for arch in TARGETS:
         target = target_of(arch)
