@@ -15,12 +15,13 @@ from typing import Any
 
 from ..arguments.requirements import describe_row_requirements
 from ..attn.tracing.read_ranges import negative_read
-from ..attn.tracing.splice_names import STANDARD
+from ..attn.tracing.splice_names import OPTIONAL, SPLICE_POINTS, STANDARD
 from ..attn.tracing.trace import tracing_once
 from ..attn.verification.column_contracts import check_columns, has_column_points, make_column_problems
-from ..attn.verification.contracts import check_contracts, has_splice_points, reads_blocks_from_memory
+from ..attn.verification.contracts import check_contracts, has_splice_points, list_names_read, reads_blocks_from_memory
 from ..attn.verification.mask_distances import LONGEST, check_distances
 from ..attn.verification.problems import Case, is_attention
+from ..attn.verification.serving_specifications import knows_lengths_of_sequences, make_bounds_of_sequences
 from ..attn.verification.sizes import collect_mask_integers, make_few_problems, make_problems
 from ..attn.verification.tile_orders import Order
 from ..campaigns.tasks import Json
@@ -36,7 +37,7 @@ from ..spec.function_specification import AnySpecification, FunctionSpecificatio
 from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, limit_calls
 from ..syntax.caller_values import program_of
-from ..syntax.nodes import Program
+from ..syntax.nodes import ConstType, Program
 from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
 from ..text.phrases import ProgressMessage
@@ -386,6 +387,9 @@ class _Verification:
                 pairs = check_columns(checked, values_of_problems)
                 stage.reason = f"{pairs:,} pairs of {len(values_of_problems)} problems enumerated, by blocks of keys; keep() is judged by the numbers{self.far(checked)}"
             return
+        if has_splice_points(self.program) and knows_lengths_of_sequences(self.program, checked.origin):
+            self.contracts_of_sequences(checked)
+            return
         if not has_splice_points(self.program) or not (is_attention(checked.origin) or is_backward(checked.origin)):
             reason = (
                 "the keys and values lie in no tensor [B, HK, N, D]"
@@ -422,6 +426,20 @@ class _Verification:
             if names := [name for name, pairs in tried.items() if pairs]:
                 stage.reason += f", other values of {', '.join(names)} too"
             stage.reason += self.far(checked)
+
+    def contracts_of_sequences(self, checked: Checked) -> None:
+        """Check contracts with sequences of one length, which a kernel over a cache or of packed sequences reads."""
+        problems = make_problems(None, *get_tile_sizes(checked), self.level, self.program)
+        bounds = {p: make_bounds_of_sequences(p.lengths) for p in problems}
+        points = {*SPLICE_POINTS, *OPTIONAL} & self.program.funcs().keys()
+        parameters = {p.name for p in checked.origin.params if not isinstance(p.type, ConstType)}
+        known = {"scale", *(n for values in bounds.values() for n in values)}
+        if captured := list_names_read(self.program, points) & parameters - known:
+            self.stages[1].reason = f"not asked: the splice points read {', '.join(sorted(captured))}"
+            return
+        with self.stage(1) as stage:
+            pairs = check_contracts(self.program, checked.origin, None, problems, checked.consts, extra_values=bounds.__getitem__)
+            stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated; keep() is judged by the numbers"
 
     def far(self, checked: Checked) -> str:
         """Check pairs far apart, and blocks of long rows; return a description.

@@ -90,12 +90,18 @@ def reads_blocks_from_memory(program: Program, kernel: Kernel) -> bool:
 
     Such lists are made for one tile size.
     """
-    funcs, names, todo = program.funcs(), set[str](), ["kv_count", "kv_block"]
+    names = list_names_read(program, ("kv_count", "kv_block"))
+    return any(isinstance(p.type, GlobalType) and p.name in names for p in kernel.params)
+
+
+def list_names_read(program: Program, functions: Iterable[str]) -> set[str]:
+    """Return the names that @funcs and those which they call read."""
+    funcs, names, todo = program.funcs(), set[str](), list(functions)
     while todo:
         new_names = {n.id for n in walk(funcs[todo.pop()]) if isinstance(n, Name)} - names
         names |= new_names
         todo += new_names & funcs.keys()
-    return any(isinstance(p.type, GlobalType) and p.name in names for p in kernel.params)
+    return names
 
 
 def has_splice_points(program: Program) -> bool:

@@ -7,7 +7,8 @@ import torch
 
 import corpus
 import cuir
-from cuir.attn.verification.serving_specifications import _draw_places
+from cuir.attn.splicing.splice import transfer
+from cuir.attn.verification.serving_specifications import _draw_places, make_cached_specification
 
 TEXT = corpus.kernels()["flash_fwd_varlen_sm90"].read_text(encoding="utf-8")
 CONSTS = {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64}
@@ -21,6 +22,36 @@ def test_rows_of_other_sequences_that_count_are_found() -> None:
     wrong, spec = cuir.parse(TEXT.replace(right, "fence_async()\n")), corpus.specification("causal_packed")()
     report = cuir.verify(wrong, spec, consts=CONSTS, seeded=0, shrink=False)
     assert not report.ok and report.diagnostics[0].code == "V302" and "does not read" in report.diagnostics[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "old", "new", "code"),
+    [
+        # blocks behind the last token are visited, and read nothing
+        ("decode_cache_sm80", "cached_decode", "max(0, min(cdiv(LENGTHS[b], BN), cdiv(", "max(0, max(cdiv(LENGTHS[b], BN), cdiv(", "V108"),
+        ("decode_cache_sm75", "cached_decode", "LENGTHS[b] - M + 1) // BN)", "LENGTHS[b] - M + 2) // BN)", "V102"),
+        ("flash_fwd_varlen_sm80", "causal_packed", "(b, h, m)[1] - 1 - i", "(b, h, m)[1] - i", "V103"),
+    ],
+)
+def test_contracts_are_asked_with_the_lengths_of_sequences(name: str, function: str, old: str, new: str, code: str) -> None:
+    text = corpus.kernels()[name].read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    report = cuir.verify(
+        cuir.parse(text.replace(old, new)), corpus.specification(function)(), consts={"T": cuir.f16, "D": 64}, shrink=False
+    )
+    assert report.stages[1].verdict == "failed" and report.diagnostics[0].code == code
+
+
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems", "no_schedules")
+@pytest.mark.parametrize(("name", "asked"), [("causal", True), ("causal_document", False)])
+def test_contracts_are_not_asked_of_what_is_captured(name: str, asked: bool) -> None:
+    """The places of documents in a sequence are in a tensor, which the lengths of sequences do not say."""
+    spec, consts = corpus.specification(name)(), {"T": cuir.f16, "D": 64, "BM": 4, "GROUP": 4, "BN": 16}
+    made = transfer(cuir.parse(corpus.kernels()["decode_cache_sm80"].read_text(encoding="utf-8")), spec)
+    cached = make_cached_specification(made.spec, lambda lengths: made.arguments(lengths, consts=consts))
+    report = cuir.verify(made.program, cached, consts=consts, shrink=False, seeded=0)
+    assert report.ok and ("pairs of" if asked else "not asked: the splice points read") in report.stages[1].reason
 
 
 def test_places_are_of_sequences_in_their_order() -> None:
