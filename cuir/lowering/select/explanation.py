@@ -9,8 +9,9 @@ from xdsl.ir import Operation
 
 from ...text.source import Span
 from ..ir import machine_ops as machine
-from ..ir import ops
+from ..ir import machine_tiles, ops, row_parts
 from ..ir.exchanges import GiveColumns
+from ..ir.ir_types import is_tile
 from ..ir.ir_walk import every
 from .runs import count_run
 from .ways import PARTS, Selection, find_selection
@@ -20,7 +21,7 @@ from .ways import PARTS, Selection, find_selection
 class Choice:
     """A choice for a place in the program: the operation, its way, the property that decides, ways that do not fit.
 
-    A note of a pass has neither an operation nor a way. `roles` in which the choice is made; none for the kernel's frame.
+    A note of a pass has neither an operation nor a way, an operation of the machine that a pass made no way. `roles` in which the choice is made; none for the kernel's frame.
     """
 
     span: Span
@@ -62,7 +63,19 @@ def explain_kernel(kernel: ops.Kernel, find_span: Callable[[Operation], Span]) -
 def _list_selections(op: Operation) -> list[Selection]:
     if isinstance(op, machine.Note):
         return [Selection("", op.text.data)]
-    return [s for part in PARTS if (s := find_selection(op, part)) is not None]
+    selections = [s for part in PARTS if (s := find_selection(op, part)) is not None]
+    if not selections and isinstance(op, _MACHINE) and is_tile(op.results[0]):
+        return [Selection("", _describe(type(op)))]
+    return selections
+
+
+_MACHINE = (*row_parts.OPERATIONS, *machine_tiles.OPERATIONS)
+
+
+def _describe(kind: type[Operation]) -> str:
+    """Return the meaning of an operation of the machine, by the first line of its docstring."""
+    text = (kind.__doc__ or "").partition("\n")[0].removesuffix(".")
+    return text[:1].lower() + text[1:]
 
 
 def _walk(kernel: ops.Kernel) -> Iterator[tuple[str, Operation]]:

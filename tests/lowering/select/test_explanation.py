@@ -11,6 +11,7 @@ from cuir.lowering.ir.ir_types import is_tile
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.select.explanation import explain_kernel
+from cuir.lowering.select.ways import Selection
 from tests.lowering.kernels import NAMES, corpus_kernel
 from tests.lowering.tile_ir import program
 
@@ -93,3 +94,13 @@ def test_each_line_with_a_tile_or_an_access_is_explained(name: str) -> None:
         else:
             chosen = any(is_tile(r) for r in op.results) and not op.regions and not (isinstance(op, ops.Apply) and op.op == "warp_any")
         assert not chosen or span.line in explained, f"{op.name} in line {span.line}"
+
+
+def test_what_a_pass_made_of_a_line_is_explained() -> None:
+    lines = ("y = zeros(f32, [64, 1])", "for i in range(4):", "    y = y + row_sum(cast(load(X[i * 64 : i * 64 + 64, :]), f32))")
+    store = "store(Y[0:64, :], cast(y + zeros(f32, [64, 64]), f16))"
+    checked = program(
+        PROGRAM[: PROGRAM.index("    with")] + "    with role('all', warpgroups=1):\n" + "".join(f"        {x}\n" for x in (*lines, store))
+    )
+    parts = [(c.span.line, c.selection) for c in explain(checked) if c.operation == "row_part"]
+    assert parts == [(8, Selection("", "the sum of a thread's elements of each row"))]
