@@ -69,7 +69,7 @@ def _list_selections(op: Operation) -> list[Selection]:
     return selections
 
 
-_MACHINE = (*row_parts.OPERATIONS, *machine_tiles.OPERATIONS)
+_MACHINE: tuple[type[Operation], ...] = (*row_parts.OPERATIONS, *machine_tiles.OPERATIONS)
 
 
 def _describe(kind: type[Operation]) -> str:
