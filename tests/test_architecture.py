@@ -117,9 +117,9 @@ def importers(package: str, *folders: str) -> set[str]:
 
 
 def lines_of(path: Path) -> int:
-    """Count the lines of a file outside of docstrings."""
+    """Count the lines of a file, those of docstrings left out if it would be long with them."""
     count = len(path.read_text(encoding="utf-8").splitlines())
-    if path.suffix != ".py":
+    if path.suffix != ".py" or count <= LINES:  # docstrings need not be found
         return count
     documented = (
         n for n in nodes(path)[1] if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(n, clean=False)
