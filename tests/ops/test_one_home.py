@@ -181,7 +181,8 @@ def takes_entries_by_words(tree: ast.AST) -> bool:
 
 def test_entries_by_words_are_for_making_alone() -> None:
     """`op.entry is entries.ADD` would be a name in other letters."""
-    assert tuple(sorted(name for room in ROOMS for name, tree in files(room, "entries") if takes_entries_by_words(tree))) == tuple(sorted(MAKERS))
+    takers = (name for room in ROOMS for name, tree in files(room, "entries") if takes_entries_by_words(tree))
+    assert sorted(takers) == sorted(MAKERS)
     for name in MAKERS:
         tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
         sides = [side for node in ast.walk(tree) if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)]
