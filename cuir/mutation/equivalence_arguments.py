@@ -142,26 +142,38 @@ _UNEQUAL = (-1, 1)  # signs of a difference
 def needless_choice(t: Trial) -> str | None:
     """Argue for `where(c, x, y)` that became x: where c does not hold, x is y by the definitions.
 
-    A difference of equal values is 0 where they are finite, which runs of a kernel that gives NaN elsewhere show.
+    Argue likewise for another condition in place of c, if no run takes y then. A difference of equal values is 0 where
+    they are finite, which runs of a kernel that gives NaN elsewhere show.
     """
-    node, func = t.at.node, next((p for p in t.at.parents if isinstance(p, Func)), None)
-    if func is None or not isinstance(node, Call) or not is_where(node) or len(node.args) != 3 or t.new != node.args[1]:
+    found = next(((s, new) for s, new in t.expressions() if isinstance(s.node, Call) and is_where(s.node) and len(s.node.args) == 3), None)
+    func = next((p for p in t.at.parents if isinstance(p, Func)), None)
+    if func is None or found is None:
         return None
-    statement = next((i for i, s in enumerate(func.body) if any(s is p for p in t.at.parents)), None)
-    if statement is None:
+    (site, new), node = found, found[0].node
+    statement = next((i for i, s in enumerate(func.body) if any(s is p for p in site.parents)), None)
+    if statement is None or not isinstance(node, Call):
         return None
     condition, chosen, alternative = node.args
     reduced = _Reduced(_list_definitions(func, statement), condition)
     if reduced.reduce(chosen) != reduced.reduce(alternative):
         return None
     reason = f"where `{show(condition)}` does not hold, `{show(chosen)}` is `{show(alternative)}` by the definitions before it"
+    if isinstance(new, Call) and not reduced.cancelled and replace(new, args=(condition, *new.args[1:])) == node:
+        never = replace_node(t.program, site.path, replace(new, args=(*new.args[:2], _NAN)))
+        return (
+            f"{reason}; `{show(new.args[0])}` holds in {t.runs} runs (NaN in place of the other gives the same bits)"
+            if t.has_same_bits(never)
+            else None
+        )
+    if new != chosen:
+        return None
     if not reduced.cancelled:
         return reason
     marked: Expr = node
     for x in reduced.cancelled:
         finite = Binary("==", Binary("-", x, x), Literal(0.0))
         marked = replace(node, args=(Binary("|", condition, finite), marked, _NAN))
-    if not t.has_same_bits(replace_node(t.program, t.at.path, marked)):
+    if not t.has_same_bits(replace_node(t.program, site.path, marked)):
         return None
     finite_values = ", ".join(f"`{show(x)}`" for x in reduced.cancelled)
     return f"{reason}; {finite_values} is finite there in {t.runs} runs (a program that gives NaN where it is not gives the same bits)"

@@ -75,6 +75,20 @@ def test_sides_that_may_differ_are_not_argued_for(choice: str, chosen: str, befo
     assert needless_choice(trial(choice, chosen, before)) is None
 
 
+@pytest.mark.parametrize(
+    ("new", "holds"),
+    [
+        ("where(warp_any(y != 77.0), x * y, x)", True),  # never a factor of all rows
+        ("where(warp_any(y == 1.0), x * y, x)", False),
+        ("where(warp_any(y > 0.0), x * y, x)", True),
+        ("where(warp_any(y != 77.0), x * y, y)", False),  # not the condition alone
+    ],
+)
+def test_a_needless_choice_may_have_another_condition(new: str, holds: bool) -> None:
+    reason = needless_choice(trial("where(warp_any(y != 1.0), x * y, x)", new, "pass_ = 0"))
+    assert (reason is not None) == holds and (not holds or "NaN in place" in str(reason))
+
+
 def test_a_difference_of_infinities_is_no_zero() -> None:
     """Keep a choice that keeps NaN out where both operands are -inf."""
     text = "where(some, exp2(y - new), 1.0)", "exp2(y - new)"
