@@ -349,3 +349,18 @@ def test_the_same_bits_under_every_schedule(step: str) -> None:
     if step == "flash_bwd_dq":  # which makes the rows itself
         outputs = {"dQ": q.clone(), "FO": q.clone(), "FL": torch.ones(1, 2, 140)}
     assert len(run_under_all(checked, inputs | outputs, grid=2)) > 10
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_batch_invariant_calls_have_gradients(compiled: bool) -> None:
+    """A graph's operator has the option among its arguments, and gives one gradient for each."""
+    q, k, v = (torch.randn(1, 1, 20, 64, dtype=torch.float16, requires_grad=True) for _ in range(3))
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, invariant: bool) -> torch.Tensor:
+        o: torch.Tensor = flex_attention(q, k, v, backend="interpret", verify="off", batch_invariant=invariant)
+        return o
+
+    run = torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call
+    found = [torch.autograd.grad(run(q, k, v, invariant).float().sum(), (q, k, v)) for invariant in (True, False)]
+    for ours, usual in zip(*found, strict=True):
+        torch.testing.assert_close(ours, usual, atol=1e-3, rtol=1e-3)

@@ -19,6 +19,7 @@ from cuir.attn.kernels.card_kernels import (
     VARIABLE,
     KernelTarget,
     Kind,
+    check_invariant,
     choose_target,
     describe_attention,
     find_arch,
@@ -301,3 +302,11 @@ def test_the_kernel_of_a_card_is_compiled_for_it(capability: tuple[int, int], di
     with stand_in(CARDS[capability]):
         compiled = compile_cuda(cuda)
     assert compiled.cubin and compiled.resources.spill_stores <= SPILLED
+
+
+@pytest.mark.parametrize(("arch", "dropout"), [("sm_80", False), ("sm_75", False), (DEFAULT, True)])
+def test_an_order_that_no_kernel_has_is_refused(arch: str, dropout: bool) -> None:
+    check_invariant(KernelTarget(DEFAULT))
+    with pytest.raises(CuirError) as error:
+        check_invariant(KernelTarget(arch), dropout)
+    assert error.value.diagnostics[0].code == "U413"

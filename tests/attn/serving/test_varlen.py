@@ -478,3 +478,12 @@ def test_nested_tensors_that_do_not_fit_are_refused() -> None:
         flex_attention(x, x, x, return_aux=cuir.flex.AuxRequest(max_scores=True), backend="interpret")
     with pytest.raises(CuirError, match="U403"):
         create_nested_block_mask(from_start, None, None, X)
+
+
+@pytest.mark.parametrize("options", [{}, {"dropout_p": 0.1}], ids=["gradients", "dropout"])
+def test_one_long_sequence_has_no_bits_of_each_sequence(options: dict[str, Any]) -> None:
+    """Gradients and dropout run as one, whose blocks begin anywhere in a sequence."""
+    q, bounds = torch.randn(30, 1, 64, dtype=torch.float16, requires_grad=not options), torch.tensor([0, 10, 30], dtype=torch.int32)
+    with pytest.raises(CuirError) as error:
+        varlen_attention(q, q.detach(), q.detach(), bounds, bounds, batch_invariant=True, backend="interpret", verify="off", **options)
+    assert error.value.diagnostics[0].code == "U413"
