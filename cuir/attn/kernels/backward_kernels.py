@@ -59,7 +59,7 @@ NARROW_DIM = 128  # head dim up to which a warpgroup's registers hold dK and dV 
 LEAST_SPREAD = 1 << 17  # least queries times head dim for which heads of a group are dealt to separate CTAs
 # largest sum of the head dims of keys and values, in whole panels, that leaves registers and shared memory for more
 ROOM = 384
-SPLIT_ROOM = 832  # the same, in pairs of panels, for two stages of blocks of 32 beside 64 keys or queries
+SPLIT_ROOM = 832  # the same, in pairs of panels, for two stages of blocks of 32 keys beside 64 queries
 
 
 class Attention(Protocol):
@@ -249,7 +249,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
             else:
                 setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
             if split:
-                setting = split_setting(*dims)
+                setting = {}
             by_keys = Part(attention, transferred, {**setting, **outputs})
     adds = requested.queries and by_keys is not None and open_order and "dQ" in by_keys.takes
     if requested.queries and not adds:
@@ -259,7 +259,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
         else:
             setting = single_by_queries(*dims) if single else setting_by_queries(*dims, not requested.of_lse)
         if split:
-            setting = split_setting(*dims)
+            setting = split_by_queries(*dims)
         by_queries = Part(attention, transferred, setting)
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in requested.learned):
@@ -329,8 +329,8 @@ def setting_by_queries(keys: int, values: int, prepares: bool = False) -> dict[s
     return {"BM": 128, "BN": 128, "PREPARES": prepares}
 
 
-def split_setting(keys: int, values: int) -> dict[str, Const]:
-    """Return the const parameters of the kernels whose columns two warpgroups share."""
+def split_by_queries(keys: int, values: int) -> dict[str, Const]:
+    """Return the const parameters of the kernel of dQ whose columns two warpgroups share."""
     columns = sum(-(-dim // 128) * 128 for dim in (keys, values))
     return {"STAGES": 2 if columns <= SPLIT_ROOM else 1}
 
