@@ -7,7 +7,7 @@
 Settings are those of calls that nobody tuned. Sustained: contenders take turns of 100 ms each
 (cuir/performance/timing/timing_protocol.py), results are compared with float64. TFLOP/s count 2 (D + DV) operations for each unmasked
 pair. FlashAttention-3 is optional, as the packages tokenspeed-fa3 (`flash_attn_interface`) and fa3-fwd
-(`fa3_fwd_interface`).
+(`fa3_fwd_interface`). No peer takes head dims above 256.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ import torch
 import corpus
 import cuir
 from benchmarks.old_and_new import as_they_come, transfer_expert
+from cuir.attn.kernels.card_kernels import DEFAULT, WIDEST
+from cuir.attn.kernels.experts import find_forward
 from cuir.checking.checked import Const
 from cuir.performance.search.space import Space, find_violation
 from cuir.syntax.types import BF16
 
-DIMS = ("32", "80", "96", "128", "192x128", "192", "256")
+DIMS = ("32", "80", "96", "128", "192x128", "192", "256", "320", "512")
 TOKENS = 16384
 OFF = 1e-2  # relative, of the rows that are looked at
 INTERFACES = {
@@ -55,7 +57,8 @@ def settings(program: Any, dims: Dims, all_starts: bool) -> list[dict[str, Const
     The first of them is the setting of a call that nobody tuned for; others are left out unless `all_starts`.
     """
     fixed: dict[str, Const] = {"T": BF16, "D": dims[0], "DV": dims[1]}
-    space = Space.parse(corpus.spaces()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.tune.json")
+    name = find_forward(fixed, DEFAULT)
+    space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")
     starts = [{**start, **fixed} for start in space.restrict(program, None).narrow(fixed).starts]
     fitting = [consts for consts in starts if find_violation(program, None, consts) is None]
     return fitting if all_starts else fitting[:1]
@@ -69,7 +72,7 @@ def peers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> di
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-    calls: dict[str, Callable[[], Any]] = {"cudnn": cudnn}
+    calls: dict[str, Callable[[], Any]] = {"cudnn": cudnn} if max(q.shape[3], v.shape[3]) <= WIDEST else {}
     dims, turned = (q.shape[3], v.shape[3]), [x.transpose(1, 2).contiguous() for x in (q, k, v)]  # FlashAttention has heads inside
     for name, supported_dims in INTERFACES.items():
         if importlib.util.find_spec(name) is not None and dims[0] in supported_dims and (dims[0] == dims[1] or name == "fa3_fwd_interface"):
@@ -94,8 +97,8 @@ def measure_rows(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_
 
     kernels: dict[tuple[Dims, str, str], Any] = {}
     for mask in ("full", "causal"):
-        program = transfer_expert(mask)
         for d in dims:
+            program = transfer_expert(mask, find_forward({"T": BF16, "D": d[0], "DV": d[1]}, DEFAULT))
             for consts in settings(program.program, d, all_starts):
                 name = " ".join(f"{n}={v}" for n, v in consts.items() if n not in ("T", "D", "DV"))
                 kernels[d, mask, name] = cuir.lower(cuir.check(cuir.parse(program.text), program.kernel, consts))
@@ -136,8 +139,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         ours = next(rate for name, rate in rates.items() if name.startswith("ours"))
         best = max(rates.get("fa3", 0.0), rates.get("cudnn", 0.0))
         dims = row["dims"][0] if row["dims"][0] == row["dims"][1] else f"{row['dims'][0]} / {row['dims'][1]}"
+        ratio = f"{ours / best:.2f}" if best else ""
         lines.append(
-            f"| {dims} | {row['length']} | {row['mask']} | {ours:.0f} | {rates.get('fa3', 0):.0f} | {rates.get('cudnn', 0):.0f} | {ours / best:.2f} |"
+            f"| {dims} | {row['length']} | {row['mask']} | {ours:.0f} | {rates.get('fa3', 0):.0f} | {rates.get('cudnn', 0):.0f} | {ratio} |"
         )
     return "\n".join(lines)
 

@@ -42,10 +42,10 @@ CARRIED = (
 Text = dict[str, Any]
 
 
-def transfer_expert(variant: str) -> Any:
-    """Return the expert kernel with a variant, whose parameters keep their defaults."""
-    path = files("corpus") / "kernels" / "flash_fwd_sm90.cuir"
-    return cuir.transfer(cuir.parse(path.read_text(encoding="utf-8"), "flash_fwd_sm90.cuir"), corpus.variant(variant)())
+def transfer_expert(variant: str, name: str = "flash_fwd_sm90") -> Any:
+    """Return an expert kernel with a variant, whose parameters keep their defaults."""
+    path = files("corpus") / "kernels" / f"{name}.cuir"
+    return cuir.transfer(cuir.parse(path.read_text(encoding="utf-8"), f"{name}.cuir"), corpus.variant(variant)())
 
 
 def texts(variants: Sequence[str]) -> Iterator[tuple[str, str, dict[str, Any], Any, Any]]:
