@@ -228,7 +228,11 @@ def add_before_f32(p: Array, c: Array) -> Array:
     if size.size and not float(size.min()) >= 2.0**-126:  # NaN too
         doubtful |= (size < 2.0**-126) & (s != 0)
     if doubtful.any():
-        s[doubtful] = add_to_odd(p[doubtful], c[doubtful])
+        if all(x.flags.c_contiguous and x.shape == s.shape for x in (p, c, s)):  # NumPy takes numbers faster by their places
+            at = np.flatnonzero(doubtful)
+            s.reshape(-1)[at] = add_to_odd(p.reshape(-1)[at], c.reshape(-1)[at])
+        else:
+            s[doubtful] = add_to_odd(p[doubtful], c[doubtful])
     return s
 
 

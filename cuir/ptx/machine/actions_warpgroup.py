@@ -68,6 +68,7 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
         b.reader.fetch(r, "b32")
     factor_a, factor_b, first_transposed, second_transposed = read_flags(op, list(b.instruction.operands[4:]), in_registers)
     factor, operands, saturates = factor_a * factor_b, frozenset(sources), op.has("satfinite")
+    held = operands.union(targets)
 
     shapes = Operand(form.first, ROWS, form.inner, first_transposed), Operand(form.second, form.columns, form.inner, second_transposed)
 
@@ -99,7 +100,8 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
                 return product if factor > 0 else -product
 
             commits = m.products.commits.get(which, 0)
-            m.products.issue(Product(slots, place, form, targets, operands, multiply, adds, saturates, read, commits, started, which))
+            product = Product(slots, place, form, targets, operands, multiply, adds, saturates, read, commits, started, which, held)
+            m.products.issue(product)
 
     return issue
 
@@ -138,7 +140,8 @@ def has_landed(m: Machine, matrix: Matrix, warps: Array) -> bool:
     assert shadow is not None
     newest = matrix.find_newest(shadow, m.tick)
     if matrix.landings[1] != newest:
-        matrix.landings = m.engines.find_landings(m.shared, matrix.entries), newest
+        entries = matrix.entries[:1] if matrix.span[0] == newest else matrix.entries  # by one copy
+        matrix.landings = m.engines.find_landings(m.shared, entries), newest
     return m.engines.knows_landings(warps, matrix.landings[0])
 
 
@@ -154,12 +157,15 @@ def find_matrix(m: Machine, slot: int, value: int, form: Operand, place: int) ->
     key = value, form, slot // m.width, shadow.shift
     found = m.products.matrices.get(key)
     if found is None:
-        found = m.products.matrices[key] = _make_matrix(m, slot, value, form, place)
+        kept, whole = m.program.matrix_places, (*key, m.shared.stride, m.shared.size)
+        if whole not in kept:
+            kept[whole] = _place_matrix(m, slot, value, form, place)
+        found = m.products.matrices[key] = Matrix(form, *kept[whole])
     return found
 
 
-def _make_matrix(m: Machine, slot: int, value: int, form: Operand, place: int) -> Matrix:
-    """Make the matrix that a descriptor describes."""
+def _place_matrix(m: Machine, slot: int, value: int, form: Operand, place: int) -> tuple[Array, Array]:
+    """Return the chunks of the matrix that a descriptor describes, and the entries of the shadow."""
     try:
         descriptor = decode_descriptor(value)
     except UnknownForm as reason:
@@ -174,4 +180,4 @@ def _make_matrix(m: Machine, slot: int, value: int, form: Operand, place: int) -
     places = offsets + slot // m.width * m.shared.stride
     shadow = m.shared.shadow
     assert shadow is not None
-    return Matrix(form, places // CHUNK, shadow.find_entries(places.reshape(-1), CHUNK).reshape(-1))
+    return places // CHUNK, shadow.find_entries(places.reshape(-1), CHUNK).reshape(-1)

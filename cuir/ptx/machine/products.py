@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ class Matrix:
         entries: Entries of the shadow.
         numbers: What it held when it was last read, and the tick of the newest write then.
         landings: The bulk copies that wrote it, and the tick of the newest write then.
-        newest: The tick of the newest write of its bytes, and the last tick of the machine when it was found.
+        span: The ticks of the oldest and the newest write of its bytes, and the last tick of the machine when they were found.
     """
 
     form: Operand
@@ -43,7 +43,7 @@ class Matrix:
     entries: Array
     numbers: tuple[Array, int] | None = None
     landings: tuple[Landings | None, int] = (None, NOTHING)
-    newest: tuple[int, int] = (NOTHING, -1)
+    span: tuple[int, int, int] = (NOTHING, NOTHING, -1)
 
     def split(self) -> list[Array]:
         """Return the entries of each quarter of 64 rows, which are those of a warp if the matrix is A."""
@@ -52,9 +52,10 @@ class Matrix:
 
     def find_newest(self, shadow: Shadow, tick: int) -> int:
         """Return the tick of the newest write of its bytes: while it stays, they do; tick: the last one of the machine."""
-        if self.newest[1] != tick:
-            self.newest = int(shadow.written[self.entries].max()), tick
-        return self.newest[0]
+        if self.span[2] != tick:
+            ticks = shadow.written[self.entries]
+            self.span = int(ticks.min()), int(ticks.max()), tick
+        return self.span[1]
 
     def read(self, memory: Memory, tick: int | None) -> Array:
         """Return its numbers; tick: the last one of the machine, None if writes have none."""
@@ -77,6 +78,7 @@ class Product:
         group: Number of its group among those of its warpgroup.
         started: Tick at which all its threads had come to it.
         warpgroup: Number of its warpgroup among those of the machine.
+        held: All its registers.
     """
 
     slots: Array
@@ -91,7 +93,7 @@ class Product:
     group: int
     started: int
     warpgroup: int
-    held: frozenset[int] = field(default_factory=frozenset)
+    held: frozenset[int]
 
 
 @dataclass(eq=False)
@@ -193,7 +195,6 @@ class Products:
     def issue(self, p: Product) -> None:
         """Start a product; those before it into the same registers of the same shape need no wait."""
         m = self.machine
-        p.held = frozenset(p.results) | p.operands
         mine = [old for old in self.flying if old.warpgroup == p.warpgroup]
         for old in mine:
             pair = p.place, old.place

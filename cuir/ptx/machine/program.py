@@ -168,6 +168,7 @@ class Program:
         self.product_registers: set[int] = set()
         self.named: set[str] = set()
         self.spans: dict[int, Span] = {}  # of instructions that findings have named
+        self.matrix_places: dict[tuple[object, ...], tuple[Array, Array]] = {}  # of products in shared memory: chunks, entries
         self.product_clashes: dict[tuple[int, int], bool] = {}  # whether a product must wait for another one, by their places
         names = self._find_called(kernel)
         for offset, name in enumerate(names):
