@@ -431,18 +431,22 @@ class _Sum:
         for start, stop in itertools.pairwise(cuts):
             parts = [_take(g, Span(start - at.start, stop - at.start)) for at, g in addends if at.start <= start < at.stop]
             pieces.append((Span(start, stop), parts))
-        total = torch.empty_like(self.like) if whole is None or any(len(parts) > 2 for _, parts in pieces) else whole
+        if whole is None:
+            return _join([_add_up(parts, _take(self.like, at)) for at, parts in pieces] or [torch.zeros_like(self.like)])
         for at, parts in pieces:
-            out = _take(total, at)
-            if len(parts) > 2:
-                out.copy_(functools.reduce(torch.Tensor.add_, parts[1:], parts[0].to(torch.float32, copy=True)))
-            elif len(parts) == 2:
-                torch.add(*parts, out=out)
-            elif not parts:
-                out.zero_()
-            elif total is not whole:
-                out.copy_(parts[0])
-        return total
+            if len(parts) > 1:
+                _add_up(parts, self.like, _take(whole, at))
+        return whole
+
+
+def _add_up(parts: list[torch.Tensor], like: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the sum of parts, rounded once: the part itself if there is one, zeros if there is none."""
+    if len(parts) < 2:
+        return parts[0] if parts else torch.zeros_like(like)
+    first, *between, last = parts
+    for x in between:
+        first = torch.add(first, x) if first.dtype == torch.float32 else first.float().add_(x)
+    return torch.add(first, last, out=torch.empty_like(like) if out is None else out)
 
 
 class _Rounds(torch.autograd.Function):
