@@ -28,6 +28,7 @@ class Machine(NamedTuple):
         flops: of products, in a second of an attention kernel.
         bandwidth: bytes that a rank receives in a second while it sends as many.
         latency: seconds of an exchange, whatever its bytes.
+        start: seconds in which the host begins a pass, with an exchange of keys.
         call: seconds in which the host launches the attention of neighbouring tokens.
         merge: times that the attention of queries takes longer whose keys come in several rounds.
         lookup: times that the attention of many spans takes longer, as its mask looks up each token's number.
@@ -36,6 +37,7 @@ class Machine(NamedTuple):
     flops: float = 6e14
     bandwidth: float = 2.9e11
     latency: float = 5e-5
+    start: float = 8e-4
     call: float = 2e-4
     merge: float = 1.06
     lookup: float = 1.5
@@ -219,7 +221,8 @@ def estimate(problem: ParallelProblem, kept: KeptPairs, method: Method, machine:
         later = [BACKWARD_BYTES * x if ring else x for x in sizes]
         backward = _add_rounds(later, [BACKWARD_WORK * x for x in works], machine)
         passes = [forward, backward] if problem.training else [forward]
-        seconds = max(seconds, sum(max(x, len(launched) * machine.call) for x in passes))  # the host launches ahead
+        host = machine.start + len(launched) * machine.call
+        seconds = max(seconds, sum(max(x, host) for x in passes))  # the host launches ahead
         received = max(received, sum(sizes))
     head_exchanges = 2 if parts > 1 else 0
     seconds += (2 if problem.training else 1) * (by_heads / machine.bandwidth + head_exchanges * machine.latency)
