@@ -52,13 +52,18 @@ class RayExecutor:
     def connect(self) -> ModuleType:
         """Connect to the cluster, unless the process is connected; return the module ray.
 
-        Raises CuirError: U514 without Ray, U515 if the address does not answer.
+        Raises CuirError: U514 without Ray, U515 if Ray does not start or the address does not answer.
         """
         ray = _import_ray()
         if not ray.is_initialized():
             if self.address:
                 _require_answer(self.address)
-            context = ray.init(address=self.address or None, log_to_driver=False, logging_level="ERROR")
+            try:
+                context = ray.init(address=self.address or None, log_to_driver=False, logging_level="ERROR")
+            except Exception as error:  # of no class of Ray's, as on a machine under load
+                cause = str(error).strip().partition("\n")[0]
+                hint = "the same command again; under load, start Ray first: `ray start --head --port 6379`"
+                raise CuirError.of("U515", f"Ray does not start: {cause}", hint=hint) from None
             self._connected = True
             self._link = f"http://{context.dashboard_url}" if context.dashboard_url else ""
         return ray

@@ -43,6 +43,18 @@ def test_missing_ray_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.diagnostics[0].code == "U514" and caught.value.diagnostics[0].hint == "pip install cubridge[ray]"
 
 
+def test_a_start_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="pip install cubridge[ray]")
+
+    def fail_to_start(**options: object) -> None:
+        raise Exception("The current node timed out during startup.\nA hint of Ray's.")
+
+    monkeypatch.setattr(ray, "init", fail_to_start)
+    with pytest.raises(CuirError, match="Ray does not start: The current node timed out during startup") as caught:
+        RayExecutor().connect()
+    assert caught.value.diagnostics[0].code == "U515" and "again" in str(caught.value.diagnostics[0].hint)
+
+
 @contextmanager
 def serve_pages() -> Iterator[str]:
     """The address of a server that is no Ray cluster."""
