@@ -42,6 +42,7 @@ from ..tracing.splice_names import DROPOUT
 from ..tracing.traced_result import Parameter
 from . import backward_kernels
 from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, deals_heads, has_few_keys, plan_gradients
+from .ordered_gradients import can_order, compute_ordered_gradients, list_scored
 from .settings import Settings
 
 KNOWN_SHAPES = 64  # size limit of the cache of replayable passes
@@ -384,7 +385,7 @@ def choose_gradients(
 ) -> Gradients:
     """Return the backward pass for the requested gradients of query, key, value and captured tensors.
 
-    PyTorch's setting for deterministic algorithms is obeyed.
+    PyTorch's setting for deterministic algorithms is obeyed: captured tensors that scores depend on are left out then.
 
     Args:
         few: whether queries have few keys, given whether heads would be dealt to separate CTAs.
@@ -396,17 +397,29 @@ def choose_gradients(
     spread = deals_heads(attention, at)
     separate = needed[0] and keys and not in_order and few(spread)
     of_lse = of_lse and needed[0] and (separate or in_order or not keys)  # one plan for all that need not know
-    gradients = attention.gradients(
-        RequestedGradients(needed[0], keys, tuple(sorted(learned)), in_order, not separate and spread, separate, of_lse)
-    )
-    by_keys = gradients.plan.by_keys
-    if in_order and by_keys is not None and by_keys.transferred.gradients:
-        name = next(iter(by_keys.transferred.gradients))
-        message = f"the gradient of `{name}`, which a mod captures, is added up in an open order, and torch.use_deterministic_algorithms asks for the same bits every time"
-        if not torch.is_deterministic_algorithms_warn_only_enabled():
-            wrong("U410", message, f"give {name}.detach(), or torch.use_deterministic_algorithms(True, warn_only=True)")
-        warnings.warn(message, stacklevel=2)
+    places = sorted(learned)
+    if in_order:
+        places = [i for i in places if i not in list_ordered(attention, places)]
+        keys = keys or not (needed[0] or places)  # some kernel, though nothing else is wanted
+    gradients = attention.gradients(RequestedGradients(needed[0], keys, tuple(places), in_order, not separate and spread, separate, of_lse))
     return gradients
+
+
+def list_ordered(attention: Attention, places: Sequence[int]) -> list[int]:
+    """Return the places of captured tensors whose gradients kernels would add up in an open order.
+
+    Raises CuirError U410 where nothing else adds them up, or warns as PyTorch's setting says.
+    """
+    traced = attention.traced
+    scored = list_scored(traced, places)
+    if not scored or can_order(traced, scored, attention.spec.dropout is not None):
+        return scored
+    name = attention.traced.own_names.get(traced.parameters[scored[0]].name, traced.parameters[scored[0]].name)
+    message = f"the gradient of `{name}`, which a mod captures, is added up in an open order with dropout or as a sink, and torch.use_deterministic_algorithms asks for the same bits every time"
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        wrong("U410", message, f"give {name}.detach(), or torch.use_deterministic_algorithms(True, warn_only=True)")
+    warnings.warn(message, stacklevel=2)
+    return []
 
 
 def backward(
@@ -433,7 +446,7 @@ def backward(
     first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
     settings, data, lengths = ready.attention.settings, ready.data, lengths_of(query, key)
-    learned_places = (i for at in places for i in at)
+    learned_places = [i for at in places for i in at]
     few = functools.partial(has_few_keys, settings, data, ready.device_arguments, lengths, query.device)
     gradients = choose_gradients(ready.attention, needed, learned_places, lengths, few, dlse is not None)
     scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(needed)
@@ -448,7 +461,10 @@ def backward(
     # gradients are given as they are
     keep = keep and key.shape[0] == query.shape[0] and all(map(is_output_layout, (q, k, v)))
     q, k, v, o, do = fitting
-    grads, learned_gradients = gradients.of(ready, BackwardInputs(q, k, v, o, lse, do, dlse), scale, keep)
+    inputs = BackwardInputs(q, k, v, o, lse, do, dlse)
+    grads, learned_gradients = gradients.of(ready, inputs, scale, keep)
+    if torch.are_deterministic_algorithms_enabled() and (ordered := list_ordered(ready.attention, learned_places)):
+        learned_gradients = {**learned_gradients, **compute_ordered_gradients(ready.attention.traced, data, inputs, scale, ordered)}
     dense = (None if g is None or not is_needed else without_room(g, x) for g, x, is_needed in zip(grads, (q, k, v), needed, strict=True))
     summed = (
         g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True)
