@@ -105,7 +105,13 @@ FAULTS = [
     ),
     ("flash_bwd_dq_sm75", "sync()                                   # V has landed for all", "pass_by = 0", "V has not landed"),
     ("flash_bwd_dq_sm75", "P * (dP - delta)", "P * dP", "without the row sum"),
-    ("decode_cache_sm75", "where(token < LENGTHS[b], PAGES[b, page], NP)", "PAGES[b, page]", "what lies behind the last token"),
+    pytest.param(
+        "decode_cache_sm75",
+        "where(token < LENGTHS[b], PAGES[b, page], NP)",
+        "PAGES[b, page]",
+        "what lies behind the last token",
+        marks=pytest.mark.thorough("its numbers take long"),
+    ),
     (
         "decode_cache_sm75",
         "sync()                                       # all are done with keys and values",

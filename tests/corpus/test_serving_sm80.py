@@ -119,7 +119,13 @@ def test_shares_of_the_keys_are_joined(splits: int) -> None:
 
 
 FAULTS = [
-    (DECODE, "BN], LENGTHS[b] - start)", "BN], BN)", "what lies behind the last token"),
+    pytest.param(
+        DECODE,
+        "BN], LENGTHS[b] - start)",
+        "BN], BN)",
+        "what lies behind the last token",
+        marks=pytest.mark.thorough("its numbers take long"),
+    ),
     (DECODE, "sync()                                       # all are done with keys and values", "pass_by = 0", "sums over values in use"),
     (
         DECODE,
@@ -127,7 +133,13 @@ FAULTS = [
         "                s = i % STAGES\n                copy_wait(STAGES - 1)",
         "a block has not landed",
     ),
-    (PACKED, "cleared(sV[s], w * C, C, keys(b) - start)", "cleared(sV[s], w * C, C, BN)", "rows of another sequence"),
+    pytest.param(
+        PACKED,
+        "cleared(sV[s], w * C, C, keys(b) - start)",
+        "cleared(sV[s], w * C, C, BN)",
+        "rows of another sequence",
+        marks=pytest.mark.thorough("its numbers take long"),
+    ),
     (PACKED, "copy_wait(STAGES - 2)", "copy_wait(STAGES - 1)", "a block has not landed"),
     (
         PACKED,
