@@ -36,7 +36,7 @@ def short_mask() -> Any:
 
 
 CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
-    "a head dim that is too large": (attend(), Q.new_zeros(1, 2, 32, 300)),
+    "a head dim that is too large": (attend(), Q.new_zeros(1, 2, 32, 600)),
     "a dtype": (attend(), Q.double()),
     "a rank": (attend(), Q[0]),
     "no tensor": (lambda x: flex_attention(x, 3, x, backend="interpret"), Q),  # type: ignore[arg-type]
