@@ -218,7 +218,7 @@ def test_printers_read_the_ir_alone() -> None:
 
 @pytest.mark.parametrize("analysis", ["ranges", "float_ranges", "uniformity", "memory", "stores", "warp_sync", "arrivals"])
 def test_printers_analyse_no_values(analysis: str) -> None:
-    """What follows from them is selected, with a reason, or marked in the IR; only C++ variables are chosen while printing."""
+    """Selection records conclusions of analyses in the IR; printers choose only C++ variables."""
     assert not importers(f"cuir.lowering.analyses.{analysis}", "cuir/lowering/cuda")
     assert importers(f"cuir.lowering.analyses.{analysis}", "cuir/lowering"), "the test finds what there is"
 

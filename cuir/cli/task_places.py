@@ -30,7 +30,7 @@ class TaskWords:
 
     @property
     def wanted(self) -> bool:
-        """Whether any option asks for tasks."""
+        """Return whether any option asks for tasks."""
         return self.on != "local" or self.jobs != 1 or self.journal is not None
 
 

@@ -81,7 +81,7 @@ class EvaluationError(Exception):
 
 
 class Runs(Protocol[R]):
-    """What runs the IR of a kernel, and compares two runs."""
+    """Runner of a kernel's IR that compares two runs."""
 
     def run(self, kernel: ops.Kernel, follows_lanes: bool) -> R:
         """Return the result of a run; any exception is a verdict on the IR."""

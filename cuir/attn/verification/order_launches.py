@@ -22,7 +22,7 @@ OTHERS = 77  # keys of the shortest other sequence
 
 
 class Surroundings(NamedTuple):
-    """What a launch holds beside the query: it may decide nothing about the order of the query's sums.
+    """Surroundings of a query in a launch, which must not decide the order of its sums.
 
     Attributes:
         before, after: numbers of other sequences.

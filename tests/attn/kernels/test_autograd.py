@@ -285,7 +285,7 @@ def test_a_backward_pass_within_autocast(dtype: torch.dtype) -> None:
 
 
 def test_passes_of_one_shape_and_several_captured_values_are_replayed() -> None:
-    """As parts of a rank have: their tensors have equal shapes, and their offsets differ."""
+    """Keep a pass for each offset, where tensors have equal shapes, as parts of a rank do."""
 
     def make_pass(values: object) -> ReplayableBackward:
         launch = lambda *tensors: (values, values)  # noqa: E731

@@ -154,7 +154,7 @@ def test_an_interruption_keeps_what_tasks_found(check: Command, tmp_path: Path, 
 
 @pytest.mark.nvcc
 def test_each_schedule_begins_with_fresh_variables(check: Command, folder: Path) -> None:
-    """What a schedule leaves in global variables would else look like bits that depend on the schedule."""
+    """Values that a schedule leaves in global variables must not reach the next one."""
     text = '__device__ int calls;\nextern "C" __global__ void count(int* y) { y[0] = calls++; }'
     (folder / "count.cu").write_text(text, encoding="utf-8")
     launch = "import torch\nfrom cuir.cuda import KernelCall\ndef launch():\n    y = torch.zeros(1, dtype=torch.int32)\n"
