@@ -31,8 +31,9 @@ def are_among(numbers: Array, others: Array) -> Array:
 
 def list_values(numbers: Array) -> list[int]:
     """Return the distinct values of numbers, most of which are the same."""
-    first = numbers[0]
-    return [int(first)] if (numbers == first).all() else np.unique(numbers).tolist()
+    if len(numbers) and (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    return np.unique(numbers).tolist()
 
 
 class Clock:
@@ -119,7 +120,7 @@ class Knowledge:
         ctas, locals_ = (threads - self.first) // self.width, (threads - self.first) % self.width
         groups = ctas * (self.width // 128 + 1) + locals_ // 128
         starts = threads - locals_ % 128
-        for group in list_values(groups) if self.products and len(groups) else ():
+        for group in list_values(groups) if self.products else ():
             products = self.products.get(group, [])
             mine = groups == group
             for tick in list_values(ticks[mine]):
