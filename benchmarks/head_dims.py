@@ -146,6 +146,19 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def format_settings(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format settings, or head dims, that were timed in turns: a row for each, the fastest first."""
+    lines = ["| pass | shape | setting or head dim | rate |", "|---|---|---|--:|"]
+    for row in rows:
+        of_settings = "dims" in row
+        shape = ", ".join(f"{name} {row[name]}" for name in ("mask", "length", "batch", "heads", "keys", "page") if name in row)
+        rates, unit = (row["tflops"], "TFLOP/s") if "tflops" in row else (row["gb_s"], "GB/s")
+        for setting, rate in sorted(rates.items(), key=lambda found: -found[1]):
+            name = f"{row['dims'][0]}: {setting}" if of_settings else setting
+            lines.append(f"| {row.get('pass', 'forward')} | {shape} | {name} | {rate:.0f} {unit} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -71,6 +71,8 @@ def markdown(rows: Sequence[Row]) -> str:
     if "rates" in rows[0]:
         introduction = "Tokens a second, bfloat16, contenders in turns; fewer layers than the models have where the table says so."
         return f"# Models of transformers\n\n{introduction}\n\n    python -m benchmarks.transformers --out FILE\n\n{transformers.table(rows)}\n"
+    if "dims" in rows[0] and _are_settings(rows):
+        return f"# Settings by head dim\n\n{head_dims.format_settings(rows)}\n"
     if "dims" in rows[0]:
         return f"# Head dims\n\n    python -m benchmarks.head_dims --all --out FILE\n\n{head_dims.table(rows)}\n"
     if "tflops" in rows[0]:
@@ -207,8 +209,26 @@ def _mutants(rows: Sequence[Row], path: Path) -> None:
     save_figure(figure, path)
 
 
+def _are_settings(rows: Sequence[Row]) -> bool:
+    """Return whether rows by head dim time settings of ours alone, without a peer."""
+    return not any(name.startswith("ours") for name in rows[0]["tflops"])
+
+
+def _plot_settings(rows: Sequence[Row], path: Path) -> None:
+    """Plot bars of TFLOP/s of the fastest forward setting of each head dim."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
+    timed = [r for r in rows if "dims" in r]
+    panel.bar(range(len(timed)), [max(r["tflops"].values()) for r in timed])
+    panel.set_xticks(range(len(timed)), [f"{r['dims'][0]} {r['mask']}\n{r['length']}" for r in timed], fontsize=6)
+    panel.set_ylabel("TFLOP/s", fontsize=8)
+    save_figure(figure, path)
+
+
 def _rates(rows: Sequence[Row], path: Path) -> None:
     """Plot bars of TFLOP/s: ours with the first setting, and the peers."""
+    if _are_settings(rows):
+        _plot_settings(rows, path)
+        return
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
     contenders = {"ours": "ours", "fa3": "FlashAttention-3", "cudnn": "cuDNN"}
     for i, (prefix, label) in enumerate(contenders.items()):
