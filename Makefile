@@ -48,7 +48,7 @@ demo: $(RUNS)    ## the main job: the causal expert kernel becomes a PrefixLM ke
 	@echo "      cuir bridge mine.py:my_mask    # a mask_mod or score_mod of your own, as for FlexAttention"
 	@echo "      docs/verification.md says what was tested, docs/flex.md how to call the kernel from PyTorch"
 
-test: $(STAMP)   ## the test suite; of sweeps a seeded eighth (PYTEST="--durations=20" adds options)
+test: $(STAMP)   ## the test suite; of sweeps a seeded sixteenth (PYTEST="--durations=20" adds options)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q $(PYTEST)
 
 thorough: $(STAMP) ## every test: sweeps in whole, and what takes long (PYTEST="--thorough=rest": only what `make test` leaves out; ON=ray:HOST:PORT: files as tasks)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.strategies.selection import SHARE, choose_cases
 
-CASES = """
+CASES = f"""
 import time, pytest
 
 def test_plain(): pass
@@ -19,7 +19,7 @@ def test_plain(): pass
 def test_long(): pass
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("i", range(9))
+@pytest.mark.parametrize("i", range({SHARE + 1}))
 def test_sweep(i): pass
 
 def test_costs():
@@ -55,10 +55,10 @@ def run_pytest(folder: Path, *args: str) -> tuple[int, str]:
 
 def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path)
-    assert code == 1 and "1 failed, 3 passed, 8 left out" in text
+    assert code == 1 and f"1 failed, 3 passed, {SHARE} left out" in text
     assert (
         "thorough: it is long; `make thorough` runs it" in text
-        and f"7 left out: a sweep: a case in {SHARE} runs (--sweep-seed=0)" in text
+        and f"{SHARE - 1} left out: a sweep: a case in {SHARE} runs (--sweep-seed=0)" in text
         and "SKIPPED" not in text
     )
     assert "test_it.py::test_costs: 0." in text or "CPU seconds; a test has 0" in text
@@ -67,17 +67,17 @@ def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(t
 
 def test_the_rest_is_what_a_plain_run_leaves_out(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path, "--thorough=rest")
-    assert code == 0 and "8 passed, 4 deselected" in text
+    assert code == 0 and f"{SHARE} passed, 4 deselected" in text
 
 
 def test_a_test_that_is_named_runs(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path, "test_it.py::test_long", "test_it.py::test_sweep")
-    assert code == 0 and "10 passed" in text
+    assert code == 0 and f"{SHARE + 2} passed" in text
 
 
 def test_every_case_of_a_sweep_is_taken_under_some_seed() -> None:
     ids = [f"case {i}" for i in range(31)]
-    selected = [choose_cases(ids, seed) for seed in range(40)]
+    selected = [choose_cases(ids, seed) for seed in range(5 * SHARE)]
     assert all(len(t) == -(-31 // SHARE) for t in selected) and set().union(*selected) == set(ids)
     assert choose_cases(ids, 1) == choose_cases(reversed(ids), 1) != choose_cases(ids, 2)
     assert choose_cases(["alone"], 5) == {"alone"}

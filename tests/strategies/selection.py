@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import settings
 
-SHARE = 8  # one case in so many of a sweep is run
+SHARE = 16  # one case in so many of a sweep is run
 BUDGET = 5.0  # CPU seconds of one test with its set-up, children included
 OVERRUN = 3.0  # a test fails beyond so many budgets: other load on a machine stretches CPU seconds, though not threefold
 PROPERTY = "cpu_seconds"
