@@ -1,8 +1,8 @@
 """The question whether the order of a kernel's sums is fixed: by the sequence alone, and under every schedule.
 
-The tree of the sums of a query is read from runs in the interpreter. Of two keys i and j, one has a value so large that
-it absorbs others, the other has its negative: of keys whose value is 1, those that are added before i and j meet are
-lost, and the result counts the rest. The sizes of the subtrees in which pairs meet determine the tree (FPRev: Xie, Gao,
+The tree of the sums of a query is read from runs in the interpreter. Of two keys i and j, one adds a number so large
+that it absorbs others, the other its negative: of keys that add 1, those that are added before i and j meet are lost,
+and the result counts the rest. The sizes of the subtrees in which pairs meet determine the tree (FPRev: Xie, Gao,
 Wang, Xue, 2024, "FPRev: revealing the order of floating-point summation").
 """
 
@@ -11,11 +11,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-import torch
-
-from ..attn.verification.order_launches import QueryProbes, Surroundings, find_obstacle, is_forward, list_surroundings
+from ..attn.verification.order_launches import Join, QueryProbes, Surroundings, find_obstacle, is_forward, list_surroundings
 from ..checking.checked import Checked
 from ..checking.checker import check
 from ..syntax.types import BF16, F16
@@ -25,9 +23,9 @@ from .inputs import find_accumulated
 from .report import Stage
 from .request import Progress
 
-LARGE = 2.0**100  # absorbs numbers up to 2^75 in f32
 STEP = 16  # keys that a tensor core adds up at once, of which one is a leaf
 LEAVES = 22  # of the tree that is read: its pairs are the columns of one launch at head dim 64
+EACH = 2  # such steps of a leaf where heads are probes: pairs of half the leaves fit a tile of 64 rows
 NAME = "order of sums"
 
 Tree = int | tuple["Tree", ...]
@@ -82,55 +80,37 @@ def describe_tree(tree: Tree) -> str:
     return " > ".join([*inner, *reversed(chain)])
 
 
-@dataclass
-class OrderReader:
-    """Reader of the tree of a kernel's sums for one query; the leaves are keys whose values are not 0."""
-
-    probes: QueryProbes
-    leaves: Sequence[int]
-
-    def read_tree(self, around: Surroundings) -> Tree | None:
-        """Return the tree in a launch; None if the query has other keys there."""
-        pairs = list(itertools.combinations(self.leaves, 2))
-        sums = self._count(around, pairs)
-        if sums is None:
-            return None
-        sizes = {pair: len(self.leaves) - outside for pair, outside in zip(pairs, sums, strict=True)}
-        return reveal_tree(self.leaves, lambda some: [sizes[min(pair), max(pair)] for pair in some])
-
-    def _count(self, around: Surroundings, pairs: Sequence[tuple[int, int]]) -> list[int] | None:
-        """Return for each pair how many leaves are added behind the place where it meets."""
-        counted = list[int]()
-        for begin in range(0, len(pairs), self.probes.columns):
-            some = pairs[begin : begin + self.probes.columns]
-            values = torch.zeros(self.probes.keys, self.probes.columns)
-            values[list(self.leaves)] = 1.0
-            for column, (i, j) in enumerate(some):
-                values[i, column], values[j, column] = LARGE, -LARGE
-            sums = self.probes.read(values, around)
-            if sums is None:
-                return None
-            counted += sums.round().int().tolist()[: len(some)]
-        return counted
+def read_tree(probes: QueryProbes, around: Surroundings) -> Tree | None:
+    """Return the tree of a kernel's sums for one query of a launch; None if the query has other keys there."""
+    leaves = probes.leaves
+    pairs = list(itertools.combinations(leaves, 2))
+    counts = probes.count(pairs, around)
+    if counts is None:
+        return None
+    sizes = {pair: len(leaves) - outside for pair, outside in zip(pairs, counts, strict=True)}
+    return reveal_tree(leaves, lambda some: [sizes[min(pair), max(pair)] for pair in some])
 
 
-def ask_order(checked: Checked, progress: Progress = lambda text: None) -> Stage:
+def ask_order(checked: Checked, progress: Progress = lambda text: None, join: Join | None = None) -> Stage:
     """Ask whether the order of a kernel's sums is fixed; return the stage with its verdict.
 
     The tree of a query's sums must be the same wherever its sequence stands in a batch and whichever queries surround
     it, and no output may be added to in an open order. Raises nothing: what cannot be asked is skipped.
+
+    Args:
+        join: joins results of shares of the keys; without it, kernels with several shares are skipped.
     """
     stage = Stage(NAME, "does the sequence alone decide the order in which a query's keys are added up?", "passed", "")
     begin = time.perf_counter()
     try:
-        _ask(stage, checked, progress)
+        _ask(stage, checked, progress, join)
     except CuirError as error:
         stage.verdict, stage.reason, stage.diagnostics = "failed", error.diagnostics[0].message, tuple(error.diagnostics)
     stage.seconds = time.perf_counter() - begin
     return stage
 
 
-def _ask(stage: Stage, checked: Checked, progress: Progress) -> None:
+def _ask(stage: Stage, checked: Checked, progress: Progress, join: Join | None) -> None:
     free = sorted(find_accumulated(checked) & {t.name for t in checked.outputs})
     if free:
         raise CuirError(
@@ -146,16 +126,20 @@ def _ask(stage: Stage, checked: Checked, progress: Progress) -> None:
         )
     if checked.consts.get("T") == F16:  # whose numbers do not absorb one another
         checked = check(checked.program, checked.name, {n: BF16 if value == F16 else value for n, value in checked.consts.items()})
-    if reason := find_obstacle(checked):
+    if reason := find_obstacle(checked, join):
         stage.verdict = "skipped" if is_forward(checked) else "passed"
         stage.reason = f"no output is added to in an open order; the tree is not read: {reason}"
         return
-    reader = OrderReader(QueryProbes(checked, STEP * LEAVES + 5), range(0, STEP * LEAVES, STEP))
+    probes = QueryProbes(checked, range(0, STEP * LEAVES, STEP), STEP * LEAVES + 5, join)
+    if probes.by_scores:  # tiles have few queries: the next one's key begins a block
+        leaves = probes.leaves[::EACH][: min(probes.dims) // 2]
+        probes = replace(probes, leaves=leaves, keys=STEP * (LEAVES + 2))
+    step = probes.leaves[1]
     progress(f"{NAME}: alone")
-    alone, compared = reader.read_tree(Surroundings()), 0
-    for around in list_surroundings():
+    alone, compared = read_tree(probes, Surroundings()), 0
+    for around in list_surroundings(probes.by_scores):
         progress(f"{NAME}: {around}")
-        tree = reader.read_tree(around)
+        tree = read_tree(probes, around)
         if tree is not None and tree != alone:
             assert alone is not None
             raise CuirError(
@@ -176,7 +160,7 @@ def _ask(stage: Stage, checked: Checked, progress: Progress) -> None:
             "no output is added to in an open order; the tree is not read: the query does not see all keys",
         )
         return
-    stage.reason = f"the same tree in {count_noun(compared + 1, 'run')}, of every {STEP}th key: {describe_tree(alone)}"
+    stage.reason = f"the same tree in {count_noun(compared + 1, 'run')}, of every {step}th key: {describe_tree(alone)}"
 
 
-__all__ = ["NAME", "OrderReader", "Tree", "ask_order", "describe_tree", "list_leaves", "reveal_tree"]
+__all__ = ["NAME", "Tree", "ask_order", "describe_tree", "list_leaves", "read_tree", "reveal_tree"]

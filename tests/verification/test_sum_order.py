@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.attn.kernels.experts import origin_text
+from cuir.attn.kernels.split_kv import join_shares
 from cuir.attn.verification.order_launches import QueryProbes, Surroundings
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
 from cuir.syntax.parser import parse
-from cuir.syntax.types import BF16, F16
-from cuir.verification.sum_order import OrderReader, Tree, ask_order, describe_tree, list_leaves, reveal_tree
+from cuir.syntax.types import BF16, F16, F32
+from cuir.verification.sum_order import Tree, ask_order, describe_tree, list_leaves, read_tree, reveal_tree
 
 DENSE: dict[str, Const] = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 CACHED: dict[str, Const] = {"T": F16, "D": 64, "BM": 32, "GROUP": 2, "WG": 1, "CLUSTER": 1, "SHARE": 2}
+SHARED: dict[str, Const] = {**CACHED, "BM": 4, "GROUP": 16, "SPLITS": 4, "G": F32}
+LATENT: dict[str, Const] = {"T": F16, "D": 128, "DV": 128, "BM": 4, "GROUP": 16, "SHARE": 2}
+EIGHT: dict[str, Const] = {"T": BF16, "D": 32, "BM": 2, "GROUP": 8, "WG": 2, "BN": 64, "CLUSTER": 1, "SHARE": 2}
+JOINED: dict[str, Const] = {"SPLITS": 4, "G": F32}
+JOIN = partial(join_shares, interpreted=True)
 PARTED: dict[str, Const] = {"T": F16, "D": 64, "WG": 2, "CLUSTER": 2}
 
 
@@ -69,11 +77,21 @@ def test_what_joins_a_chain_follows_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "consts"),
-    [("flash_fwd_sm90", DENSE), ("flash_fwd_varlen_sm90", DENSE), ("decode_cache_sm90", CACHED)],
-    ids=["dense", "packed", "shares"],
+    [
+        ("flash_fwd_sm90", DENSE),
+        ("flash_fwd_varlen_sm90", DENSE),
+        ("flash_fwd_varlen_sm90", {**DENSE, "CHUNK": 16}),
+        ("decode_cache_sm90", CACHED),
+        ("decode_cache_sm90", SHARED),
+        ("mla_decode_sm90", LATENT),
+        ("mla_decode_sm90", LATENT | JOINED),
+        ("decode_cache_f8_sm90", EIGHT),
+        pytest.param("decode_cache_f8_sm90", EIGHT | JOINED | {"TOKENS": 1}, marks=pytest.mark.thorough),
+    ],
+    ids=["dense", "packed", "packed, pages", "shares", "joined", "latent", "latent, joined", "8 bits", "8 bits, joined"],
 )
 def test_the_order_of_kernels_of_the_corpus_is_of_the_sequence(name: str, consts: dict[str, Const]) -> None:
-    stage = ask_order(read_kernel(name, consts))
+    stage = ask_order(read_kernel(name, consts), join=JOIN)
     assert stage.verdict == "passed" and stage.reason.startswith("the same tree in "), stage.reason
 
 
@@ -97,13 +115,23 @@ ORDERS = {
         ("    return kv_count(b, h, m)[1] - 1 - i", "    return kv_count(b, h, m)[1] - 1 - i if queries(b) < 9 else i"),
     ),
     "parts counted from the last block of a tile": ("decode_cache_sm90", PARTED),
+    "shares counted from the last block of a tile": ("decode_cache_sm90", SHARED | {"SHARE": 0}),
+    "shares of latent vectors counted from the last block": ("mla_decode_sm90", LATENT | JOINED | {"SHARE": 0}),
+    "shares of 8 bits counted from the last block": ("decode_cache_f8_sm90", EIGHT | JOINED | {"SHARE": 0}),
+    "blocks of latent vectors by the batch": (
+        "mla_decode_sm90",
+        LATENT,
+        ("    return n - min(n, full), n", "    return n, n"),
+        ("    return kv_count(b, h, m)[1] - 1 - i", "    return kv_count(b, h, m)[1] - 1 - i if B < 3 else i"),
+        ("    return 0 if SHARE == 0 else kv_block(b, h, m, 0) + 1", "    return kv_count(b, h, m)[1]"),
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", ORDERS)
 def test_orders_of_a_launch_are_refused(fault: str) -> None:
     name, consts, *changes = ORDERS[fault]
-    stage = ask_order(read_kernel(name, consts, *changes))
+    stage = ask_order(read_kernel(name, consts, *changes), join=JOIN)
     assert stage.verdict == "failed" and stage.diagnostics[0].code == "V201", stage.reason
     assert "depends on the launch: alone " in stage.reason
 
@@ -118,13 +146,29 @@ def test_gradients_without_additions_pass() -> None:
     assert stage.verdict == "passed" and "no output is added to" in stage.reason
 
 
-def test_kernels_whose_values_absorb_nothing_are_skipped() -> None:
-    assert ask_order(read_kernel("decode_cache_f8_sm90", {"T": F16, "D": 64})).verdict == "skipped"
+def test_shares_that_nothing_joins_are_skipped() -> None:
+    stage = ask_order(read_kernel("decode_cache_sm90", SHARED))
+    assert stage.verdict == "skipped" and "joined by another kernel" in stage.reason
+
+
+def test_a_join_that_takes_shares_in_the_order_of_the_batch_is_refused() -> None:
+    def join(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts: Mapping[str, Const], arch: str) -> torch.Tensor:
+        B = len(o)
+        weights = (sums.unflatten(0, (B, -1)) - sums.unflatten(0, (B, -1)).logsumexp(1, keepdim=True)).exp()[..., None]
+        addends = parts.unflatten(0, (B, -1)) * weights
+        whole = torch.zeros_like(addends[:, 0])
+        for y in range(addends.shape[1]) if B == 1 else reversed(range(addends.shape[1])):
+            whole = whole + addends[:, y]
+        o.copy_(whole)
+        return sums.unflatten(0, (B, -1)).logsumexp(1)
+
+    stage = ask_order(read_kernel("mla_decode_sm90", LATENT | JOINED), join=join)
+    assert stage.verdict == "failed" and "depends on the launch: alone " in stage.reason
 
 
 def test_a_query_with_fewer_keys_is_not_read() -> None:
     """A tree of other keys is no tree of this query."""
     window = ("    return k <= q + (N - M)", "    return (k <= q + (N - M)) & (k > q + (N - M) - 100)")
     masked = ("    return n - min(n, full), n", "    return n, n")
-    probes = QueryProbes(read_kernel("flash_fwd_sm90", {**DENSE, "T": BF16}, window, masked), 200)
-    assert OrderReader(probes, range(0, 192, 16)).read_tree(Surroundings()) is None
+    probes = QueryProbes(read_kernel("flash_fwd_sm90", {**DENSE, "T": BF16}, window, masked), range(0, 192, 16), 200)
+    assert read_tree(probes, Surroundings()) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -245,10 +246,11 @@ def verify(
             with limit_seconds(budget), limit_calls(budget):
                 report.stages.append(ask_ptx(program, verified.checked, specification, tell))
         if order and report.ok:
+            from ...attn.kernels.split_kv import join_shares
             from ...verification.sum_order import ask_order
 
             with limit_seconds(budget), limit_calls(budget):
-                report.stages.append(ask_order(verified.checked, tell))
+                report.stages.append(ask_order(verified.checked, tell, partial(join_shares, interpreted=True)))
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
