@@ -94,8 +94,8 @@ class QueryProbes:
 
     def _count(self, pairs: Sequence[Pair], around: Surroundings) -> list[int] | None:
         query, keys, values = self._raise_scores(pairs) if self.by_scores else self._enlarge_values(pairs)
-        later = (0, 0, 0, around.later)  # keys that other queries see
-        o, lse = self._launch(_Batch(query, *(torch.nn.functional.pad(x, later) for x in (keys, values)), around))
+        keys, values = (torch.nn.functional.pad(x, (0, 0, 0, around.later)) for x in (keys, values))  # other queries see more keys
+        o, lse = self._launch(_Batch(query, keys, values, around))
         sums = o.double() * lse.double().exp()[:, None]
         if float(lse[-1].double().exp().round()) != self.keys:  # all scores of the last head are equal
             return None
@@ -220,7 +220,8 @@ def _make_dense(checked: Checked, batch: _Batch) -> tuple[Arguments, Place]:
     v = torch.ones(B, *batch.values.shape)
     q, k = torch.zeros(B, H, M, batch.query.shape[1]), torch.zeros(B, *batch.keys.shape)
     v[place], k[place], q[place, :, batch.around.earlier] = batch.values, batch.keys, batch.query
-    return {**_convert(checked, {"Q": q, "K": k, "V": v}), **_make_outputs(checked, (B, H, M), batch), "scale": 1.0}, place
+    arguments: Arguments = {**_convert(checked, {"Q": q, "K": k, "V": v}), **_make_outputs(checked, (B, H, M), batch), "scale": 1.0}
+    return arguments, place
 
 
 def _make_cached(checked: Checked, batch: _Batch) -> tuple[Arguments, Place]:
@@ -237,7 +238,7 @@ def _make_cached(checked: Checked, batch: _Batch) -> tuple[Arguments, Place]:
         keys[..., : batch.values.shape[2]] += batch.values
         caches = {"KEYS": batch.fill_pages(keys, table, page)}
     scales = (len(table.flatten()), len(batch.keys), page) if checked.consts.get("TOKENS") else (1, len(batch.keys), 1)
-    arguments = {
+    arguments: Arguments = {
         **_convert(checked, {"Q": q, **caches}),
         **{name: torch.ones(scales) for name in ("KSCALE", "VSCALE") if name in names},
         "PAGES": table,
@@ -267,7 +268,7 @@ def _make_packed(checked: Checked, batch: _Batch) -> tuple[Arguments, Place]:
         for x, rows in ((k, batch.keys), (v, batch.values)):
             x[0, :, int(kstarts[place]) : int(kends[place])] = rows
     bounds = {"QSTART": qstarts, "QEND": qends, "KSTART": kstarts, "KEND": kends}
-    arguments = {**_convert(checked, {"Q": q, "K": k, "V": v}), "PAGES": table, **bounds, "LONGEST": max(counts), "scale": 1.0}
+    arguments: Arguments = {**_convert(checked, {"Q": q, "K": k, "V": v}), "PAGES": table, **bounds, "LONGEST": max(counts), "scale": 1.0}
     of_sequence = slice(None), slice(int(qstarts[place]), int(qends[place]))
     return {**arguments, **_make_outputs(checked, (H, sum(counts)), batch)}, of_sequence
 
