@@ -1,7 +1,8 @@
 """Mutants of expert kernels' PTX in the machine: how many it refuses. `python -m benchmarks.ptx_mutants FOLDER [NAME...] --json FILE`.
 
 FOLDER is that of `benchmarks.ptx_experts`. Each mutant changes one statement that the kernel's problem runs. It is refused by
-a finding under a schedule, by wrong results, or by a run that takes ten times as long.
+a finding that the kernel has not, under a schedule, by wrong results, or by a run that takes ten times as long.
+A mutant that the smallest problem does not refuse runs on the largest too.
 """
 
 from __future__ import annotations
@@ -15,32 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-import torch
-
 from benchmarks.expert_cases import Case, Expert, list_experts
-from benchmarks.ptx_experts import CapturedLaunch, build, capture
+from benchmarks.ptx_experts import CapturedLaunch, build, capture, measure_error
 from cuir.cuda import KernelCall, LoadedModule, Report
 from cuir.mutation.ptx_mutants import KINDS, PtxMutant, choose_ptx_mutants
 from cuir.ptx.launch.kernel_launch import KernelRun, LoadedKernel
 from cuir.ptx.module import read_module
-from cuir.text.diagnostics import CuirError
+from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.text.markdown import table
 
-NAMES = (
-    "learn_cuda_v5",
-    "flash_attention_2_d64_causal",
-    "flash_attention_2_d64_full",
-    "flash_attention_3_d64_causal",
-    "cutlass_pingpong",
-    "cutlass_cooperative",
-    "flash_attention_3_varlen",
-    "flash_attention_3_backward_d64",
-    "cutlass_fmha_full",
-    "thunder_kittens",
-    "deep_gemm_1",
-    "flash_mla",
-    "tilelang_gemm",
-)
 SCHEDULES = ("together", "last", "random:1", "random:2", "first")
 COUNT, ALLOWED, LEAST_SECONDS = 30, 5e-3, 20
 
@@ -94,49 +78,69 @@ class Verdict:
     told: str = ""
 
 
-class Bench:
-    """An expert kernel with its problem."""
+def identify_finding(finding: Diagnostic) -> str:
+    """Return a finding's code and places, which say whether two are the same."""
+    return " ".join([finding.code, str(finding.span), *(str(n.span) for n in finding.notes if n.span)])
 
-    def __init__(self, expert: Expert, folder: Path):
+
+class Bench:
+    """An expert kernel with one of its problems.
+
+    Attributes:
+        known: The findings of the kernel itself, by `identify_finding`; those of codes that are not expected of it end the benchmark.
+        ran: Lines of the PTX that ran.
+        seconds: CPU seconds of a run.
+    """
+
+    def __init__(self, expert: Expert, folder: Path, number: int):
         module, program = build(expert, folder, folder / "built")
-        self.text, self.path, self.make_case, self.known = module.module.text, module.path, expert.cases[0], expert.known
+        self.text, self.path, self.make_case = module.module.text, module.path, expert.cases[number]
         self.launches: list[CapturedLaunch] | None = None
         case = self.make_case()
         if case.call is None:
             self.launches = capture(module, program, case.arguments)
+        self.known, self.ran, start = set[str](), set[int](), time.process_time()
+        for schedule in SCHEDULES if expert.known else SCHEDULES[:1]:
+            runs = list(self._list_runs(self.text, case := self.make_case(), schedule))
+            told = [d for _, report in runs for d in (*report.findings, *report.warnings)]
+            self.known |= {identify_finding(d) for d in told}
+            self.ran |= {run.program.instructions[i][0].line for run, _ in runs for i in run.list_ran()}
+            assert all(d.code in expert.known for d in told) and measure_errors(case) <= ALLOWED, (expert.name, schedule)
+        self.seconds = time.process_time() - start
 
-    def _list_runs(self, module: LoadedModule, case: Case, schedule: str) -> Iterator[Report]:
+    def _list_runs(self, text: str, case: Case, schedule: str) -> Iterator[tuple[KernelRun, Report]]:
         """Run the launches of a case one by one."""
+        module = WatchedModule(text, self.path)
         if self.launches is None:
             call = case.call
             assert call is not None
-            yield module[module.names[0]](call.grid, call.block, *call.arguments, shared=call.shared, schedule=schedule, raises=False)
+            report = module[module.names[0]](call.grid, call.block, *call.arguments, shared=call.shared, schedule=schedule, raises=False)
+            yield module.runs[-1], report
             return
         for launch in self.launches:
-            yield launch.run(module, case.tensors, schedule)
+            report = launch.run(module, case.tensors, schedule)
+            yield module.runs[-1], report
 
-    def run(self, text: str, schedule: str) -> tuple[Verdict, set[int]]:
-        """Run the problem; return what is wrong, and the lines of the PTX that ran."""
-        case, ran = self.make_case(), set[int]()
+    def run(self, text: str, schedule: str) -> Verdict:
+        """Run the problem with a changed text; return what is wrong."""
+        case = self.make_case()
         try:
-            module = WatchedModule(text, self.path)
-            for report in self._list_runs(module, case, schedule):
-                ran |= {module.runs[-1].program.instructions[i][0].line for i in module.runs[-1].list_ran()}
-                told = [d for d in (*report.findings, *report.warnings) if d.code not in self.known]
+            for _, report in self._list_runs(text, case, schedule):
+                told = [d for d in (*report.findings, *report.warnings) if identify_finding(d) not in self.known]
                 if told:
-                    return Verdict(told[0].code, schedule, str(told[0]).splitlines()[0][:200]), ran
+                    return Verdict(told[0].code, schedule, str(told[0]).splitlines()[0][:200])
         except CuirError as refusal:
-            return Verdict("refused", schedule, str(refusal).splitlines()[0][:200]), ran
-        error = max(measure_error(found, expected) for found, expected in case.results())
-        return Verdict("wrong results" if error > ALLOWED else "", schedule, f"{error:.1e}"), ran
+            return Verdict("refused", schedule, str(refusal).splitlines()[0][:200])
+        error = measure_errors(case)
+        return Verdict("wrong results" if error > ALLOWED else "", schedule, f"{error:.1e}")
 
-    def judge(self, mutant: PtxMutant, seconds: float) -> Verdict:
+    def judge(self, mutant: PtxMutant) -> Verdict:
         """Run a mutant under all schedules, until one refuses it."""
         verdict = Verdict("")
-        for schedule in SCHEDULES:
-            signal.setitimer(signal.ITIMER_VIRTUAL, max(LEAST_SECONDS, 10 * seconds))
+        for schedule in SCHEDULES if mutant.line in self.ran else ():
+            signal.setitimer(signal.ITIMER_VIRTUAL, max(LEAST_SECONDS, 10 * self.seconds))
             try:
-                verdict, _ = self.run(mutant.apply(self.text), schedule)
+                verdict = self.run(mutant.apply(self.text), schedule)
             except TimeoutError:
                 verdict = Verdict("hangs", schedule)
             finally:
@@ -148,15 +152,15 @@ class Bench:
 
 def measure_expert(expert: Expert, folder: Path, out: Path) -> None:
     """Judge the mutants of a kernel; append a line for each to a file, and leave out those that stand there."""
-    bench, start = Bench(expert, folder), time.process_time()
-    verdict, ran = bench.run(bench.text, SCHEDULES[0])
-    assert not verdict.refused_by, (expert.name, verdict)
-    seconds = time.process_time() - start
+    benches = [Bench(expert, folder, number) for number in reversed(range(len(expert.cases)))]
     done = {(r["kernel"], r["line"], r["change"]) for r in read_rows(out)}
-    for mutant in choose_ptx_mutants(bench.text, ran, COUNT):
+    for mutant in choose_ptx_mutants(benches[-1].text, benches[-1].ran, COUNT):
         if (expert.name, mutant.line, mutant.change) in done:
             continue
-        v = bench.judge(mutant, seconds)
+        for bench in benches:
+            v = bench.judge(mutant)
+            if v.refused_by:
+                break
         row: Row = {
             "kernel": expert.name,
             "kind": mutant.kind,
@@ -194,9 +198,9 @@ def format_rows(rows: Sequence[Row]) -> list[str]:
     return ["# Mutants of expert kernels' PTX", "", introduction, "", command, "", *tables, ""]
 
 
-def measure_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference, relative where numbers are above 1."""
-    return float(((found - expected) / expected.abs().clamp(min=1)).nan_to_num(nan=9e9, posinf=9e9, neginf=9e9).abs().max())
+def measure_errors(case: Case) -> float:
+    """Return the largest error of a case's results."""
+    return max(measure_error(found, expected) for found, expected in case.results())
 
 
 def _stop(signum: int, frame: object) -> None:
@@ -211,7 +215,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGVTALRM, _stop)
     for expert in list_experts():
-        if expert.name in NAMES and (not options.names or any(n in expert.name for n in options.names)):
+        if not options.names or any(n in expert.name for n in options.names):
             measure_expert(expert, options.folder, options.json)
     print("\n".join(format_rows(read_rows(options.json))))
 
