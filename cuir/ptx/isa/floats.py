@@ -36,8 +36,14 @@ CANONICAL_F32 = np.array(CANONICAL["f32"], np.uint32).view(F32)
 
 def make_nan_canonical(a: Array) -> Array:
     """Replace each NaN of f32 by the one that arithmetic gives."""
-    nan = np.isnan(a)
-    return np.where(nan, CANONICAL_F32, a) if nan.any() else a
+    return np.where(np.isnan(a), CANONICAL_F32, a) if has_nan(a) else a
+
+
+def has_nan(a: Array) -> bool:
+    """Return whether there is a NaN among numbers: the sum of squares is NaN for that reason alone."""
+    flat = a.reshape(-1)
+    square = flat.dot(flat)
+    return bool(square != square)
 
 
 def finish(op: Opcode, function: Callable[..., Array]) -> Callable[..., Array]:
@@ -255,8 +261,12 @@ def choose_extremum(op: Opcode) -> Callable[[Array, Array], Array]:
     def choose(a: Array, b: Array) -> Array:
         if not magnitude:
             result = np.maximum(a, b) if largest else np.minimum(a, b)
-            if not (np.isnan(result) | (result == 0)).any():
-                return result
+            if not has_nan(result):
+                zero = result == 0
+                if not zero.any():
+                    return result
+                negative = np.signbit(a) & np.signbit(b) if largest else np.signbit(a) | np.signbit(b)
+                return np.where(zero, np.where(negative, a.dtype.type(-0.0), a.dtype.type(0)), result)
         x, y = (np.abs(a), np.abs(b)) if magnitude else (a, b)
         first = np.where(x == y, np.signbit(y) if largest else np.signbit(x), (x > y) if largest else (x < y))
         result = np.where(np.isnan(x) | np.isnan(y), np.where(np.isnan(x), y, x), np.where(first, x, y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -24,7 +25,24 @@ def unpack_lanes(mask: Array) -> Array:
 
 def shuffle(op: Opcode, a: Array, b: Array, c: Array) -> tuple[Array, Array, Array]:
     """Compute shfl: the values, whether the source lane is in range, and the source lanes."""
-    mode = op.pick("up", "down", "bfly", "idx")
+    inside, source = find_source_lanes(op.pick("up", "down", "bfly", "idx"), b, c)
+    return np.take_along_axis(a, source, -1), inside, source
+
+
+def shuffle_by_numbers(op: Opcode, a: Array, b: int, c: int) -> tuple[Array, Array]:
+    """Compute shfl with operands that are the same in all lanes: the values, and whether the source lane is in range."""
+    inside, source = find_fixed_lanes(op.pick("up", "down", "bfly", "idx"), b, c)
+    return a[:, source], np.broadcast_to(inside, a.shape)
+
+
+@functools.cache
+def find_fixed_lanes(mode: str, b: int, c: int) -> tuple[Array, Array]:
+    """Return what `find_source_lanes` does for a warp with these numbers in all lanes."""
+    return find_source_lanes(mode, np.full(32, b, np.uint32), np.full(32, c, np.uint32))
+
+
+def find_source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
+    """Return whether the source lane of each lane is in range, and the lane whose value it gets."""
     amount, clamp, segment = (b & 31).astype(np.int64), (c & 31).astype(np.int64), (c >> 8 & 31).astype(np.int64)
     lowest = LANES & segment
     highest = lowest | (clamp & ~segment & 31)
@@ -35,8 +53,7 @@ def shuffle(op: Opcode, a: Array, b: Array, c: Array) -> tuple[Array, Array, Arr
         "idx": lowest | (amount & ~segment & 31),
     }[mode]
     inside = source >= highest if mode == "up" else source <= highest
-    source = np.where(inside, source, LANES)
-    return np.take_along_axis(a, source, -1), inside, source
+    return inside, np.where(inside, source, LANES)
 
 
 def vote(op: Opcode, p: Array, member: Array) -> Array:

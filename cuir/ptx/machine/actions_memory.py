@@ -14,6 +14,7 @@ from .copy_engines import Copies
 from .findings import report_meeting
 from .groups import Group
 from .lane_machine import Machine
+from .lane_runs import make_lane_step, make_source
 from .memories import IN_FLIGHT, Meeting, Memory
 from .operands import Array, list_parts
 from .program import CTA_STEP, LOCAL_WINDOW, SHARED_WINDOW, Binding, Step, action
@@ -426,8 +427,7 @@ def make_move(b: Binding) -> Step:
         return lambda g: keep(g, np.stack([g.spread(v(g)) for v in values], -1).view(whole)[:, 0])
     if isinstance(source, Address):
         raise UnknownForm(f"the operand of `{b.op.text}`")
-    get, store = b.reader.fetch(source, t), b.reader.store(target, t)
-    return lambda g: store(g, get(g))
+    return make_lane_step(b.op, lambda a: a, [make_source(b.reader, source, t)], (target, t), b.reader)
 
 
 @action("prefetch", "prefetchu", "applypriority", "discard")

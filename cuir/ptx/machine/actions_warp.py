@@ -9,7 +9,7 @@ import numpy as np
 from ..isa.instruction_table import UnknownForm
 from ..isa.matrices import collect_matrices, multiply_fragments, spread_matrices
 from ..isa.memory_forms import MemoryAccess
-from ..isa.warp_wide import match, pack_lanes, reduce_warp, shuffle, vote
+from ..isa.warp_wide import match, pack_lanes, reduce_warp, shuffle, shuffle_by_numbers, vote
 from ..module import Operand
 from .actions_cluster import make_cluster_barrier
 from .barrier_phases import Arrival
@@ -35,7 +35,11 @@ def make_shuffle(b: Binding) -> Step:
     op = b.op
 
     def run(g: Group) -> None:
-        result, inside, _ = shuffle(op, g.as_warps(value(g)), g.as_warps(amount(g)), g.as_warps(clamp(g)))
+        by, within = amount(g), clamp(g)
+        if by.ndim or within.ndim:
+            result, inside, _ = shuffle(op, g.as_warps(value(g)), g.as_warps(by), g.as_warps(within))
+        else:
+            result, inside = shuffle_by_numbers(op, g.as_warps(value(g)), int(by), int(within))
         store(g, g.of_warps(result))
         keep(g, g.of_warps(inside))
 

@@ -32,6 +32,11 @@ class PartRegisters(dict[int, Array]):
         value = self[register] = self.whole[register][self.part].copy()
         return value
 
+    def peek(self, register: int) -> Array:
+        """Return the values of a register, to be read once."""
+        value = self.get(register)
+        return self.whole[register][self.part] if value is None else value
+
 
 class Group:
     """Threads that run together.

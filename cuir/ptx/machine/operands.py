@@ -62,6 +62,11 @@ class Reader:
     def find_register(self, name: str) -> int | None:
         return self.file.numbers.get((self.function, name))
 
+    def fits(self, register: int, dtype: np.dtype) -> bool:
+        """Return whether a register's values are those of a type, bit by bit."""
+        stored = np.dtype(self.file.types[register])
+        return stored.itemsize == dtype.itemsize and (stored == np.bool_) == (dtype == np.bool_)
+
     def fetch(self, operand: Operand, type_name: str) -> Fetch:
         """Return a function that reads an operand as a type. Raises UnknownForm."""
         dtype = np.dtype(DTYPES[type_name])

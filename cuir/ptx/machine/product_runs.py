@@ -115,12 +115,13 @@ class ProductRun:
                 g.keep(target, rows[i])
 
 
-def fuse_products(steps: list[Step], uses: Sequence[Uses], needed: frozenset[int]) -> list[Step]:
-    """Return the steps of a block with runs of products as one step each; uses: the registers of each step.
+def fuse_products(steps: list[Step], uses: Sequence[Uses], needed: frozenset[int]) -> tuple[list[Step], list[Uses]]:
+    """Return the steps of a block with runs of products as one step each, and their registers; uses: those of each step.
 
     Steps between products that do not touch their registers are done before them.
     """
     result: list[Step] = []
+    of_result: list[Uses] = []
     run: list[int] = []
     read: set[int] = set()
     written: set[int] = set()
@@ -130,8 +131,10 @@ def fuse_products(steps: list[Step], uses: Sequence[Uses], needed: frozenset[int
             others = (uses[i][0] | uses[i][1] for i in range(len(steps)) if i not in run)  # a predicate keeps old values
             products = [p for i in run if isinstance(p := steps[i], WarpProduct)]
             result.append(ProductRun(products, needed.union(*others)))
+            of_result.append((frozenset(read), frozenset(written)))
         else:
             result.extend(steps[i] for i in run)
+            of_result.extend(uses[i] for i in run)
         run.clear()
         read.clear()
         written.clear()
@@ -149,5 +152,6 @@ def fuse_products(steps: list[Step], uses: Sequence[Uses], needed: frozenset[int
         if run and (reads & written or writes & (read | written)):
             close()
         result.append(step)
+        of_result.append(uses[i])
     close()
-    return result
+    return result, of_result

@@ -14,10 +14,11 @@ import numpy as np
 
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from ..isa.instruction_table import Opcode, UnknownForm, find_meaning, split_opcode
+from ..isa.instruction_table import Opcode, UnknownForm, split_opcode
 from ..module import Address, Function, Instruction, Module, Operand, Variable
 from .block_order import order_blocks
 from .groups import Group
+from .lane_runs import bind_meaning, fuse_lane_steps
 from .operands import Array, Fetch, Reader, RegisterFile, list_parts
 from .product_runs import fuse_products
 
@@ -350,7 +351,9 @@ class Program:
             after = set().union(*(live[t] for t in self._edges[n]))
             block.scatters = tuple(r for r in block.scatters if r in after)
             rest = (self.uses[p][0] for p in range(block.first, block.last) if p not in block.step_places)
-            block.steps = fuse_products(block.steps, [self.uses[p] for p in block.step_places], frozenset(after).union(*rest))
+            needed = frozenset(after).union(*rest)
+            steps, uses = fuse_products(block.steps, [self.uses[p] for p in block.step_places], needed)
+            block.steps = fuse_lane_steps(steps, uses, needed)
 
     def _bind(self, b: Binding, labels: dict[str, int]) -> None:
         """Bind one instruction."""
@@ -366,7 +369,7 @@ class Program:
         if name in ACTIONS:
             self._add_step(b, self._guard(b, ACTIONS[name](b)))
             return
-        self._add_step(b, self._guard(b, bind_meaning(b), everywhere=True))
+        self._add_step(b, self._guard(b, bind_meaning(b.op, b.instruction.operands, b.reader), everywhere=True))
 
     @staticmethod
     def _add_step(b: Binding, step: Step) -> None:
@@ -526,42 +529,6 @@ def _list_words(operand: Operand) -> list[str]:
     if isinstance(operand, Address):
         return [operand.base] if isinstance(operand.base, str) else []
     return [w for part in list_parts(operand) for w in ([part] if isinstance(part, str) else [])]
-
-
-def bind_meaning(b: Binding) -> Step:
-    """Bind an instruction that computes lane by lane. Raises UnknownForm."""
-    meaning = find_meaning(b.op)
-    first, *rest = b.instruction.operands
-    destinations = list_parts(first) if len(meaning.results) > 1 else (first,)
-    if b.op.name in ("setp",) and len(destinations) == 1:
-        destinations = (destinations[0], "_")
-    sources = [b.reader.fetch(o, t) for o, t in zip(rest, meaning.operands)]
-    if len(rest) < len(meaning.operands):
-        raise UnknownForm(f"{len(rest)} operands of `{b.op.text}`")
-    if meaning.reads_carry:
-        sources.append(b.reader.fetch("%carry", "pred"))
-    stores = [b.reader.store(d, t) for d, t in zip(destinations, meaning.results)]
-    compute: Callable[..., Array] = meaning.compute  # type: ignore[assignment]  # a tuple where there are several results
-    if meaning.writes_carry:
-        stores.append(b.reader.store("%carry", "pred"))
-    if len(stores) == 1:
-        keep = stores[0]
-        if len(sources) == 1:
-            (a,) = sources
-            return lambda g: keep(g, compute(a(g)))
-        if len(sources) == 2:
-            a, c = sources
-            return lambda g: keep(g, compute(a(g), c(g)))
-        if len(sources) == 3:
-            a, c, d = sources
-            return lambda g: keep(g, compute(a(g), c(g), d(g)))
-        return lambda g: keep(g, compute(*[s(g) for s in sources]))
-
-    def run(g: Group) -> None:
-        for store, value in zip(stores, compute(*[s(g) for s in sources])):
-            store(g, value)
-
-    return run
 
 
 def make_symbols(variables: Sequence[Variable]) -> tuple[dict[str, int], dict[str, int]]:
