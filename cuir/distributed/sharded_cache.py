@@ -89,6 +89,7 @@ def attention_with_sharded_cache(
     layout: Layout = "NHD",
     return_lse: bool = False,
     sink: torch.Tensor | float | None = None,
+    batch_invariant: bool = False,
     backend: str = "auto",
     verify: Level = "quick",
 ) -> Any:
@@ -106,6 +107,7 @@ def attention_with_sharded_cache(
         page_table: of this rank's cache.
         score_mod: as for `attention_with_kv_cache`, like the other arguments.
         block_mask: a mask_mod.
+        batch_invariant: as for `attention_with_kv_cache`, if the sequence alone decides `starts`.
 
     Returns:
         O [B, M, H, DV] of all tokens on every rank, and with return_lse LSE [B, H, M]. The ranks exchange O and LSE in
@@ -133,6 +135,7 @@ def attention_with_sharded_cache(
         layout=layout,
         return_lse=True,
         sink=sink if rank == 0 else None,
+        batch_invariant=batch_invariant,
         backend=backend,
         verify=verify,
     )

@@ -48,7 +48,15 @@ class Batch:
 
     @classmethod
     def of(
-        cls, starts: torch.Tensor, counts: list[int], lengths: torch.Tensor, table: torch.Tensor, rows: int, heads: int, causal: bool = True
+        cls,
+        starts: torch.Tensor,
+        counts: list[int],
+        lengths: torch.Tensor,
+        table: torch.Tensor,
+        rows: int,
+        heads: int,
+        causal: bool = True,
+        invariant: bool = False,
     ) -> Batch:
         """Divide a batch.
 
@@ -62,8 +70,9 @@ class Batch:
             table: int32 [B, pages].
             rows: rows of queries, with those that pad the batch.
             heads: query heads of a key head.
+            invariant: run all sequences on one kernel, so that a token's bits do not depend on who decodes.
         """
-        each = counts[0] if counts and counts[0] * heads <= ROWS else 0
+        each = counts[0] if counts and counts[0] * heads <= ROWS and not invariant else 0
         decoding = next((i for i, n in enumerate(counts) if n != each), len(counts)) if each else 0
         if each and not any(counts[decoding:]):
             decoding = min(len(counts), rows // each)
@@ -72,7 +81,14 @@ class Batch:
             parts.append(Some(slice(0, front), lengths[:decoding], table[:decoding], each))
         if any(counts[decoding:]):
             parts.append(
-                Some(slice(front, rows), lengths[decoding:], table[decoding:], 0, starts[decoding:] - front, max(counts[decoding:]))
+                Some(
+                    slice(front, rows),
+                    lengths[decoding:],
+                    table[decoding:],
+                    0,
+                    starts[decoding:] - front if front else starts,  # a CUDA graph reads the server's own tensor
+                    max(counts[decoding:]),
+                )
             )
         return cls(tuple(parts), causal)
 
@@ -95,6 +111,7 @@ class CallOptions:
 
     backend: str = "auto"
     verify: Level = "quick"
+    batch_invariant: bool = False
 
 
 def rules_of(
@@ -157,6 +174,7 @@ def attend(
             sink=rules.sink,
             backend=options.backend,
             verify=options.verify,
+            batch_invariant=options.batch_invariant,
         )
         out[part.rows] = o if part.starts is not None else o.flatten(0, 1)
 

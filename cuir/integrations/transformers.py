@@ -36,7 +36,7 @@ class LayerOptions(TypedDict, total=False):
     cache: object
 
 
-def register(*, backend: str = "auto", verify: Level = "quick") -> None:
+def register(*, backend: str = "auto", verify: Level = "quick", batch_invariant: bool = False) -> None:
     """Register "cuir" as an attention implementation of transformers.
 
     Then `from_pretrained(..., attn_implementation="cuir")` or `model.set_attn_implementation("cuir")` selects it. A
@@ -45,6 +45,7 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
     Args:
         backend: of all calls, as for `flex_attention`; "interpret" runs on any machine, slowly.
         verify: of all calls, as for `flex_attention`.
+        batch_invariant: of all calls, as for `flex_attention`.
 
     Models that use transformers' attention interface are supported: any mask that it makes, grouped heads, windows,
     soft caps, sinks, position biases, prepared masks of 4 dims, dynamic and static caches; f16, bf16 and f32, head dims
@@ -99,6 +100,7 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
             verify=verify,
             sink=sink if sink is None or sink.dim() == 1 else sink.reshape(-1),
             dropout_p=dropout if module.training else 0.0,
+            batch_invariant=batch_invariant,
         )
         return o.transpose(1, 2).contiguous(), None
 

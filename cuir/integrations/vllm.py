@@ -7,10 +7,12 @@ finds it. It is written for, and tested against, the interface of vLLM 0.33 (`vl
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import torch
+from vllm import envs
+from vllm.platforms import current_platform
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
@@ -25,7 +27,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from ..attn.capture.call_inputs import check_options
 from ..attn.kernels.attention_kernel import Level
-from ..attn.kernels.card_kernels import KERNELS, find_arch
+from ..attn.kernels.card_kernels import DEFAULT, KERNELS, find_arch
 from .batches import Batch, CallOptions, attend, rules_of
 
 NAME = "CUIR"
@@ -62,11 +64,15 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
     """Register the backend CUIR in vLLM.
 
     backend and verify are those of all calls, as for `flex_attention`. A later call replaces the options of an earlier
-    one. Raises CuirError U413.
+    one. vLLM's own VLLM_BATCH_INVARIANT=1 makes all calls batch invariant. Raises CuirError U413.
     """
     check_options(None, backend, verify)
     _OPTIONS.backend, _OPTIONS.verify = backend, verify
     _enter()
+
+
+def _call_options() -> CallOptions:
+    return replace(_OPTIONS, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
 
 
 def _enter() -> None:
@@ -123,6 +129,7 @@ class CuirMetadataBuilder(AttentionMetadataBuilder[CuirMetadata]):
             metadata.num_actual_tokens,
             self.heads,
             metadata.causal,
+            bool(envs.VLLM_BATCH_INVARIANT),
         )
         return CuirMetadata(batch)
 
@@ -169,6 +176,11 @@ class CuirAttentionBackend(AttentionBackend):
     @classmethod
     def supports_non_causal(cls) -> bool:
         return True
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        capability = current_platform.get_device_capability()
+        return capability is not None and find_arch((capability.major, capability.minor)) == DEFAULT
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
@@ -236,7 +248,9 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
             return output.fill_(0)
         self._on(query.device)
         keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
-        attend(query, keys, values, attn_metadata.batch, self.rules, self.scale, output.view(len(output), self.num_heads, -1), _OPTIONS)
+        attend(
+            query, keys, values, attn_metadata.batch, self.rules, self.scale, output.view(len(output), self.num_heads, -1), _call_options()
+        )
         return output
 
     def do_kv_cache_update(

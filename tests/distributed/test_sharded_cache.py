@@ -109,3 +109,19 @@ def test_more_new_tokens_than_room_are_refused() -> None:
     cache, new, zeros = torch.zeros(1, 2, 1, 16), torch.zeros(1, 3, 1, 16), torch.zeros(1, dtype=torch.int32)
     with pytest.raises(CuirError, match="room for 2 tokens"):
         append_to_sharded_cache(cache, cache, new, new, starts=zeros, total_seqlens=zeros)
+
+
+def test_a_sequence_has_its_bits_in_any_batch() -> None:
+    """Of 16 sequences two CTAs share the keys of a head, of one sequence eight do."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(16, n, h, 16).bfloat16() for n, h in ((2, 4), (600, 2), (600, 2)))
+    lengths = torch.linspace(600, 40, 16).int()
+
+    def call(b: slice) -> torch.Tensor:
+        starts = torch.full_like(lengths, 64)[b]
+        split = {"cache_seqlens": lengths[b], "starts": starts, "total_seqlens": lengths[b] + starts}
+        mesh, some = None, [x[b] for x in (q, k, v)]
+        return attention_with_sharded_cache(*some, mesh, batch_invariant=True, **split, **{**OPTIONS, "return_lse": False})
+
+    together = call(slice(0, 16))
+    assert all(torch.equal(together[b : b + 1], call(slice(b, b + 1))) for b in (0, 3, 15))

@@ -14,18 +14,20 @@ from tests.attn.serving.test_packed_cache import Problem
 H, HK = 4, 2
 
 
-def batch_of(problem: Problem, rows: int | None = None, causal: bool = True) -> Batch:
+def batch_of(problem: Problem, rows: int | None = None, causal: bool = True, invariant: bool = False) -> Batch:
     queries, keys = problem.lengths
     assert problem.table is not None
     starts = torch.tensor([0, *queries]).cumsum(0).int()
     lengths = torch.tensor(keys, dtype=torch.int32)
-    return Batch.of(starts, queries, lengths, problem.table, sum(queries) if rows is None else rows, H // HK, causal)
+    return Batch.of(starts, queries, lengths, problem.table, sum(queries) if rows is None else rows, H // HK, causal, invariant)
 
 
-def attend_batch(problem: Problem, batch: Batch, behind: int = 0, **rules: Any) -> torch.Tensor:
+def attend_batch(problem: Problem, batch: Batch, behind: int = 0, invariant: bool = False, **rules: Any) -> torch.Tensor:
     q = torch.cat([*problem.q, torch.full((behind, H, 64), math.nan, dtype=torch.float16)])
     out = torch.full_like(q, 7.0)
-    attend(q, *(x.transpose(1, 2) for x in problem.caches), batch, rules_of(**rules), 0.125, out, CallOptions("interpret", "off"))  # type: ignore[arg-type]
+    attend(
+        q, *(x.transpose(1, 2) for x in problem.caches), batch, rules_of(**rules), 0.125, out, CallOptions("interpret", "off", invariant)
+    )  # type: ignore[arg-type]
     return out
 
 
@@ -82,3 +84,15 @@ def test_sinks() -> None:
     expected, lse = problem.compute_expected(causal=True)
     share = 1 / (1 + (sink[:, None] - lse).exp())
     assert torch.allclose(attend_batch(problem, batch_of(problem), sink=sink).double(), expected * share.T[..., None], atol=4e-3)
+
+
+def test_a_token_has_its_bits_as_a_query_that_decodes_and_in_a_prompt() -> None:
+    """The last of 40 queries of a prompt, and the same token behind a server's 39 others: bits of one kernel."""
+    prompt = Problem([40, 3], [600, 90], 16, (H, HK))
+    decoding = Problem([1, 3], [600, 90], 16, (H, HK))
+    decoding.q[0], decoding.q[1] = prompt.q[0][-1:], prompt.q[1]
+    decoding.caches, decoding.table = prompt.caches, prompt.table
+    whole, last = (attend_batch(p, batch_of(p, invariant=True), invariant=True) for p in (prompt, decoding))
+    assert torch.equal(whole[39:], last)
+    batch = batch_of(decoding, invariant=True)
+    assert [part.each for part in batch.parts] == [0] and batch_of(decoding).parts[0].each == 1

@@ -310,3 +310,14 @@ def test_registering_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(CuirError, match="is another one") as caught:
         register()
     assert caught.value.diagnostics[0].code == "U508"
+
+
+def test_a_sequence_has_its_bits_in_any_batch() -> None:
+    """Without the option two CTAs share the keys of a head of 16 sequences, and four those of one."""
+    register(backend="interpret", verify="off", batch_invariant=True)
+    attend, layer = transformers.AttentionInterface()["cuir"], torch.nn.Module()
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(16, heads, n, 16, generator=g).half() for heads, n in ((4, 1), (2, 600), (2, 600)))
+    together, _ = attend(layer.eval(), q, k, v, is_causal=False)
+    for b in (0, 9):
+        assert torch.equal(attend(layer, *(x[b : b + 1] for x in (q, k, v)), is_causal=False)[0], together[b : b + 1])

@@ -85,6 +85,19 @@ def test_a_layer_of_a_step(queries: list[int], order: str, ours: Any) -> None:
     assert torch.allclose(out[:-1].double(), expected, atol=4e-3)
 
 
+def test_batches_of_vllms_invariant_mode_have_one_call(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem([1, 1], [600, 30], PAGE, (H, HK))
+    layer, outs = ours.CuirAttentionImpl(H, D, D**-0.5, HK), []
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    for queries in ([1, 1], [1]):
+        some = Problem(queries, problem.lengths[1][: len(queries)], PAGE, (H, HK))
+        some.q, some.caches, some.table = problem.q[: len(queries)], problem.caches, problem.table[: len(queries)]
+        kernel, out = builder(ours).build(0, metadata(some)), torch.zeros(len(queries), H, D, dtype=torch.float16)
+        assert [part.each for part in kernel.batch.parts] == [0]
+        outs.append(layer.forward(None, torch.cat(some.q), None, None, pages(some), kernel, out))
+    assert torch.equal(outs[0][:1], outs[1])
+
+
 def test_what_layers_ask_for(ours: Any) -> None:
     problem = Problem([1, 25], [40, 30], PAGE, (H, HK))
     sinks, slopes = torch.tensor([0.5, -1.0, 2.0, 0.0]), [0.5, 0.2, 0.1, 0.05]
