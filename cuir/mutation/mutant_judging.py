@@ -133,7 +133,7 @@ def judge(text: str, original: str, spec: AnySpecification, job: Job) -> tuple[s
                 same = False
             if same:
                 return "equivalent", "", "", SAME
-            report = verify(program, spec, job.kernel, job.consts, job.level, shrink=False)  # type: ignore[arg-type]
+            report = verify(program, spec, job.kernel, job.consts, job.level, shrink=False, sooner=True)  # type: ignore[arg-type]
     except _OutOfTime:
         return "out of time", "", "", f"no verdict within {job.seconds:g} s"
     except CuirError as error:

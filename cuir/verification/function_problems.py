@@ -25,7 +25,7 @@ from .inputs import (
     list_applicable_kinds,
     make_function_launch,
 )
-from .lengths import make_all_draws
+from .lengths import make_all_draws, make_first_draws
 from .special_problems import make_special_draws
 from .values.cases import Draw, compute_shape, get_integer_consts
 from .values.step_inputs import make_decisive_draws
@@ -53,10 +53,19 @@ def make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> lis
 
     With small ones among them repeated with other values.
     """
-    problems = [d for d in make_all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
+    problems = _select_defined(checked, spec, make_all_draws(checked, spec, level))
     special = make_special_draws(checked, spec, get_special_plan(checked, spec), level)
     problems_of_kinds = restrict_kinds(checked, spec, problems + make_value_draws(checked, spec, problems) + special)
     return problems_of_kinds + _make_decisive(checked, spec, problems, level)
+
+
+def make_first_plain_draws(checked: Checked, spec: FunctionSpecification, level: str, count: int) -> list[Draw]:
+    """Return at most `count` of the first problems of `make_draws`, without making the others."""
+    return restrict_kinds(checked, spec, _select_defined(checked, spec, make_first_draws(checked, spec, level, count)))
+
+
+def _select_defined(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> list[Draw]:
+    return [d for d in draws if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
 
 
 def _make_decisive(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
@@ -136,4 +145,4 @@ def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) ->
         return False
 
 
-__all__ = ["keeps_units", "make_draws", "make_value_draws", "restrict_kinds", "says_something"]
+__all__ = ["keeps_units", "make_draws", "make_first_plain_draws", "make_value_draws", "restrict_kinds", "says_something"]

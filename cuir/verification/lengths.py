@@ -35,17 +35,23 @@ def make_all_draws(checked: Checked, spec: FunctionSpecification, level: str) ->
 
     One of each dim, none, whole tiles, one more and one less, ragged ends, extreme values, and random ones.
     """
-    if is_attention(checked.origin):
-        BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
-        draws = [convert_case(checked, spec, c) for c in make_cases(spec, BM, BN, [], level)]
-    else:
+    draws = _make_plain_draws(checked, spec, level)
+    if not is_attention(checked.origin):
         steps = find_steps(checked, spec)
-        draws = [
-            *_make_tile_draws(checked, steps, level),
-            *_make_divisor_draws(checked, steps),
-            *_make_long_draws(checked, spec, steps, level),
-        ]
+        draws += [*_make_divisor_draws(checked, steps), *_make_long_draws(checked, spec, steps, level)]
     return _require_admitted(checked, spec, draws)
+
+
+def make_first_draws(checked: Checked, spec: FunctionSpecification, level: str, count: int) -> list[Draw]:
+    """Return the first problems of `make_all_draws`, without making the others."""
+    return _require_admitted(checked, spec, _make_plain_draws(checked, spec, level)[:count])
+
+
+def _make_plain_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
+    if not is_attention(checked.origin):
+        return _make_tile_draws(checked, find_steps(checked, spec), level)
+    BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
+    return [convert_case(checked, spec, c) for c in make_cases(spec, BM, BN, [], level)]
 
 
 def make_schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:

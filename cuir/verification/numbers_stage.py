@@ -37,6 +37,7 @@ from .spec_dispatch import (
     find_single_steps,
     list_made_positive,
     make_corner_cases,
+    make_first_number_cases,
     make_hidden_cases,
     make_number_cases,
     prepare_launch,
@@ -49,6 +50,7 @@ from .synchronisation import describe_left, is_too_large
 from .user_sizes import LEFT_OUT, is_user_case, make_user_cases
 
 WATCHED_ANEW = (6, 16)  # numbers of problems after which fewer conditions are watched
+FIRST = 3  # problems that `look` runs: nearly every kernel with wrong numbers fails in one of them
 PROBLEMS_SHARE = 0.7  # of the time of the stage, before problems that follow from what these have not covered
 Todo = list[tuple[Checked, AnyCase]]
 Outputs = tuple[Mapping[str, torch.Tensor], int]  # of a run, and its number of CTAs
@@ -93,6 +95,15 @@ class NumbersStage:
         problems = (prepare_launch(self.program, kernel, self.spec, case, poison=True) for kernel, case in self.todo)
         self.problems = [p for p in problems if isinstance(p, FunctionLaunch)]
         return [partial(self._run_alone, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
+
+    def list_first(self) -> list[AnyCase]:
+        """List the problems of `look`."""
+        return make_first_number_cases(self.checked, self.spec, self.marks, self.request.level, FIRST)
+
+    def look(self, cases: Sequence[AnyCase]) -> None:
+        """Run the first problems as `run` does, before all others. Raises CuirError for the first fault."""
+        for number, case in enumerate(cases):
+            self._run_problem(number, self.checked, case)
 
     def evaluate_references(self) -> None:
         """Evaluate the function for the problems whose kernels run in side processes, while these still run.

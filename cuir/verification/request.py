@@ -24,7 +24,7 @@ class Request:
     """A program with its specification.
 
     caller_spec: the specification as the caller passed it; seeded: the least number of seeded schedules; progress: receives
-    messages.
+    messages; sooner: whether mask and numbers of a few runs are asked for before all schedules.
     """
 
     program: Program
@@ -34,6 +34,7 @@ class Request:
     progress: Progress
     shrink: bool = True
     seeded: int | None = None
+    sooner: bool = False
 
 
 # typical times of the stages, of kernels of the corpus: only their ratios matter

@@ -42,7 +42,7 @@ from ..text.diagnostics import CuirError
 from .blame import blame
 from .captured_corners import find_first_defined, make_corner_specifications, pick_corner_problem
 from .function_judge import check_function, require_outputs
-from .function_problems import make_draws, restrict_kinds
+from .function_problems import make_draws, make_first_plain_draws, restrict_kinds
 from .inputs import FunctionLaunch, make_function_launch
 from .lengths import convert_case, find_wider_draws, list_simpler_draws, make_ring_draws, make_schedule_draws
 from .line_coverage import ENOUGH, find_short_loops, find_unentered_loops
@@ -216,6 +216,13 @@ def make_number_cases(checked: Checked, spec: AnySpecification, marks: list[int]
     if isinstance(spec, FunctionSpecification):
         return list(make_draws(checked, spec, level))
     return list(make_cases(spec, *get_tile_sizes(checked), marks, level))
+
+
+def make_first_number_cases(checked: Checked, spec: AnySpecification, marks: list[int], level: str, count: int) -> list[AnyCase]:
+    """Return at most `count` of the first problems of the numbers stage, without making the others."""
+    if isinstance(spec, FunctionSpecification):
+        return list(make_first_plain_draws(checked, spec, level, count))
+    return make_number_cases(checked, spec, marks, level)[:count]
 
 
 def make_schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:

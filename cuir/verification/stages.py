@@ -59,6 +59,9 @@ from .spec_dispatch import AnyCase, get_mods, get_tile_sizes, is_backward, prepa
 from .task_runs import PlaceError, TaskPlan, TaskRuns, write_state
 
 
+WRONG_NUMBERS = {"V301", "V302", "V303", "V304", "V305", "V309"}  # codes of results, which a single run decides
+
+
 class RunRecorder:
     """Recorder of the runs of some kernels.
 
@@ -104,6 +107,7 @@ def verify(
     budget: float = RUN,
     processes: int = 1,
     tasks: TaskPlan | None = None,
+    sooner: bool = False,
 ) -> VerifyReport:
     """Check whether a kernel computes a specification, on the CPU.
 
@@ -128,6 +132,7 @@ def verify(
         budget: seconds of processor time of one run.
         processes: forked processes that share the runs of mods at level quick.
         tasks: how runs of schedules and numbers become tasks of other processes.
+        sooner: ask for mask and numbers of a few runs before all schedules, which refuses most wrong kernels sooner.
 
     Returns:
         The report; a wrong program gives a report that says so.
@@ -148,6 +153,7 @@ def verify(
         StageShares(progress, level, is_attention(picked)) if progress is not None else lambda text: None,
         shrink,
         seeded,
+        sooner,
     )
     verification = _Verification(request, kernel, all_consts, processes, tasks)
     with _limit_runs(budget) as refused:
@@ -244,6 +250,8 @@ class _Verification:
             checked = self.well_formed(report)
             with self.shared_out(checked, refused) as shared:
                 self.contracts(checked)
+                if self.request.sooner:
+                    self.look(checked)
                 self.schedules(checked, shared)
                 self.observed.start_comparing()
                 self.mask(checked)
@@ -379,6 +387,33 @@ class _Verification:
         for kernel in kernels:
             prepare_code(kernel)
         return kernels
+
+    def look(self, checked: Checked) -> None:
+        """Ask for mask and numbers of a few runs, as the stages will again if no answer is no.
+
+        A fault of another kind is left to them, and so is what the runs recorded.
+        """
+        assert self.numbered is not None
+        recorder = RunRecorder(self.observed, [checked], None, Refusals())
+        stages = self.stages
+        try:
+            cases = self.numbered.list_first()
+            before = recorder.export()
+        except CuirError:
+            return
+        self.stages = [replace(stage, rows=[]) for stage in stages]
+        try:
+            self.mask(checked)
+            with self.stage(4):
+                self.numbered.look(cases)
+        except _Stop:
+            failed = next(stage for stage in self.stages if stage.verdict == "failed")
+            if failed.diagnostics[0].code in WRONG_NUMBERS:
+                stages[:] = self.stages
+                raise
+        self.stages = stages
+        recorder.forget()
+        recorder.merge(before)
 
     def contracts(self, checked: Checked) -> None:
         if has_column_points(self.program) and is_backward(checked.origin) and isinstance(self.spec, FunctionSpecification):
