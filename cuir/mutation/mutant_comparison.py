@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from ..attn.verification.problems import is_attention
-from ..checking.checked import Const
+from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
+from ..checking.kernel_results import SameObject
 from ..explore import explore
 from ..interp import Schedule
 from ..interp import run as interpret
@@ -23,12 +24,15 @@ from ..syntax.walk import Path
 from ..text.diagnostics import CuirError, Diagnostic
 from ..verification import Case
 from ..verification.inputs import find_accumulated
-from ..verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, make_small_launches, prepare_launch
+from ..verification.spec_dispatch import AnyCase, AnyLaunch, make_number_cases, make_schedule_cases, make_small_launches, prepare_launch
 from .mutation_sites import Places, Site
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
 Output = tuple[torch.Tensor, bool]  # of a run, and whether its bits are compared
-_expected: dict[tuple[Any, ...], list[Output] | None] = {}
+Shared = tuple[AnyCase, int | None]  # a problem, and the CTAs that share it
+ORIGINALS = 4  # programs and consts that a process keeps: arguments try other consts
+KEPT = 2**24  # elements of inputs that are kept of one
+_originals: dict[tuple[Hashable, ...], Original] = {}
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,96 @@ class Explored:
     clean: bool
     states: int
     launches: int
+
+
+class Original:
+    """A program of whose mutants a process judges many: what their comparisons share.
+
+    Attributes:
+        program, spec, kernel, consts: Those of the trials.
+        checked: The kernel.
+    """
+
+    def __init__(self, program: Program, spec: AnySpecification, kernel: str | None, consts: Mapping[str, Const]):
+        self.program, self.spec, self.kernel, self.consts = program, spec, kernel, consts
+        self.checked = check(program, kernel, consts)
+        self._prepared: dict[str, AnyLaunch] = {}
+        self._kept = 0  # elements of the prepared launches
+
+    @cached_property
+    def tile(self) -> tuple[int, int]:
+        """Queries and keys of a tile."""
+        consts = self.checked.consts
+        return int(consts.get("BM", 128)), int(consts.get("BN", 128))  # type: ignore[arg-type]
+
+    @cached_property
+    def problems(self) -> list[Shared]:
+        """Problems and how many CTAs share them.
+
+        Those of the numbers, and a few with so many tiles a CTA that every ring is used over and over.
+        """
+        checked = self.checked
+        problems: list[Shared] = [(c, None) for c in make_number_cases(checked, self.spec, [], "quick")]
+        if not is_attention(checked.origin):
+            return [*problems, *((c, 1) for c in make_schedule_cases(checked, self.spec))]
+        BM, BN = self.tile
+        long = [
+            Lengths(1, 6, 2, 2 * BM + 9, 3 * BN + 5),
+            Lengths(2, 4, 2, 3, BN // 2),
+            Lengths(1, 5, 1, 2 * BM, BN),
+            Lengths(1, 3, 3, BM, 5 * BN),
+            # a window of a tile's size has left the first block, for some rows of a tile alone
+            Lengths(1, 1, 1, 3 * BM, 6 * BN),
+        ]
+        return [*problems, *((Case("many tiles", at), 1) for at in long)]
+
+    @cached_property
+    def launches(self) -> list[tuple[AnyCase, int]]:
+        """Small launches and how many CTAs share them."""
+        checked = self.checked
+        if not is_attention(checked.origin):
+            return make_small_launches(checked, self.spec, 2, 4)
+        BM, BN = self.tile
+        return [
+            (Case("explored", Lengths(1, 1, 1, BM + 9, 5 * BN + 3)), 1),
+            (Case("explored", Lengths(1, 4, 1, 2 * BM, 2 * BN)), 2),
+            (Case("explored", Lengths(1, 3, 1, 3 * BM, BN)), 1),
+            (Case("explored", Lengths(1, 1, 1, 5 * BM, 5 * BN)), 1),
+        ]
+
+    @cached_property
+    def expected(self) -> list[Output] | None:
+        """Outputs of the kernel in all problems; None if verification refuses one."""
+        try:
+            return list(self.run(self.program, self.checked, self.problems))
+        except CuirError:
+            return None
+
+    def run(self, program: Program, checked: Checked, problems: Sequence[Shared]) -> Iterator[Output]:
+        """Yield the outputs of a program, this one or a mutant, in all problems and schedules.
+
+        With each, whether its bits are compared: those of sums in any order are not. Raises CuirError if it is refused in
+        one.
+        """
+        free = find_accumulated(checked)
+        for case, grid in problems:
+            for schedule in SCHEDULES if grid else SCHEDULES[:1]:
+                launch = self._prepare(program, checked, case)
+                interpret(checked, launch.arguments(), schedule=Schedule.parse(schedule), grid=grid)
+                yield from ((x, name not in free) for name, x in launch.outputs.items())
+
+    def _prepare(self, program: Program, checked: Checked, case: AnyCase) -> AnyLaunch:
+        if not isinstance(self.spec, FunctionSpecification):
+            return prepare_launch(program, checked, self.spec, case)
+        # decisive inputs follow from the text: a mutant is run on those of the original
+        key = repr(case)
+        if (prepared := self._prepared.get(key)) is None:
+            prepared = prepare_launch(self.program, self.checked, self.spec, case)
+            elements = sum(x.numel() for x in prepared.inputs.values() if isinstance(x, torch.Tensor))
+            if self._kept + elements > KEPT:
+                return prepared
+            self._prepared[key], self._kept = prepared, self._kept + elements
+        return prepared.fresh()
 
 
 @dataclass
@@ -92,44 +186,29 @@ class Trial:
             path = path[:-1]
 
     @cached_property
-    def problems(self) -> list[tuple[AnyCase, int | None]]:
-        """Problems and how many CTAs share them.
+    def original(self) -> Original:
+        """What all trials of the program share; of few programs and settings, since a process judges mutants of one."""
+        key = (show(self.program), self.kernel, str(self.consts), SameObject(self.spec))
+        shared = _originals.pop(key, None) or Original(self.program, self.spec, self.kernel, self.consts)
+        _originals[key] = shared
+        while len(_originals) > ORIGINALS:
+            del _originals[next(iter(_originals))]
+        return shared
 
-        Those of the numbers, and a few with so many tiles a CTA that every ring is used over and over.
-        """
-        checked = check(self.program, self.kernel, self.consts)
-        problems: list[tuple[AnyCase, int | None]] = [(c, None) for c in make_number_cases(checked, self.spec, [], "quick")]
-        if not is_attention(checked.origin):
-            return [*problems, *((c, 1) for c in make_schedule_cases(checked, self.spec))]
-        BM, BN = self.tile
-        long = [
-            Lengths(1, 6, 2, 2 * BM + 9, 3 * BN + 5),
-            Lengths(2, 4, 2, 3, BN // 2),
-            Lengths(1, 5, 1, 2 * BM, BN),
-            Lengths(1, 3, 3, BM, 5 * BN),
-            # a window of a tile's size has left the first block, for some rows of a tile alone
-            Lengths(1, 1, 1, 3 * BM, 6 * BN),
-        ]
-        return [*problems, *((Case("many tiles", at), 1) for at in long)]
+    @cached_property
+    def problems(self) -> list[Shared]:
+        """Problems and how many CTAs share them; see `Original`."""
+        return self.original.problems
 
     @cached_property
     def explored(self) -> Explored:
         """Result of exploring a few launches of the mutant."""
         return self.explore(self.mutant)
 
-    @cached_property
+    @property
     def launches(self) -> list[tuple[AnyCase, int]]:
         """Small launches and how many CTAs share them."""
-        checked = check(self.program, self.kernel, self.consts)
-        if not is_attention(checked.origin):
-            return make_small_launches(checked, self.spec, 2, 4)
-        BM, BN = self.tile
-        return [
-            (Case("explored", Lengths(1, 1, 1, BM + 9, 5 * BN + 3)), 1),
-            (Case("explored", Lengths(1, 4, 1, 2 * BM, 2 * BN)), 2),
-            (Case("explored", Lengths(1, 3, 1, 3 * BM, BN)), 1),
-            (Case("explored", Lengths(1, 1, 1, 5 * BM, 5 * BN)), 1),
-        ]
+        return self.original.launches
 
     @property
     def extent(self) -> str:
@@ -154,45 +233,33 @@ class Trial:
             return Explored(None if error.diagnostics[0].code == "V202" else error.diagnostics[0], False, states, len(launches))
         return Explored(None, True, states, len(launches))
 
-    @cached_property
+    @property
     def tile(self) -> tuple[int, int]:
         """Queries and keys of a tile."""
-        consts = check(self.program, self.kernel, self.consts).consts
-        return int(consts.get("BM", 128)), int(consts.get("BN", 128))  # type: ignore[arg-type]
+        return self.original.tile
 
     def bits(self, program: Program) -> list[Output] | None:
-        """Return the outputs of a program in all problems and schedules; None if it is refused in one.
-
-        With each, whether its bits are compared: those of sums in any order are not.
-        """
-        outputs: list[Output] = []
+        """Return the outputs of a program in all problems and schedules; None if it is refused in one."""
         try:
-            checked = check(program, self.kernel, self.consts)
-            free = find_accumulated(checked)
-            # Decisive inputs follow from the text: a mutant is run on those of the original.
-            source = check(self.program, self.kernel, self.consts) if isinstance(self.spec, FunctionSpecification) else checked
-            for case, grid in self.problems:
-                for schedule in SCHEDULES if grid else SCHEDULES[:1]:
-                    launch = prepare_launch(program, source, self.spec, case)
-                    interpret(checked, launch.arguments(), schedule=Schedule.parse(schedule), grid=grid)
-                    outputs += [(x, name not in free) for name, x in launch.outputs.items()]
+            return list(self.original.run(program, check(program, self.kernel, self.consts), self.problems))
         except CuirError:
             return None
-        return outputs
 
-    @cached_property
+    @property
     def expected(self) -> list[Output] | None:
         """Outputs of the unmutated kernel in all problems; None if verification refuses one."""
-        key = (show(self.program), self.kernel, str(self.consts), self.spec.name, str(self.problems))
-        if key not in _expected:
-            _expected.clear()  # a process judges mutants of one program
-            _expected[key] = self.bits(self.program)
-        return _expected[key]
+        return self.original.expected
 
     def has_same_bits(self, program: Program) -> bool:
         """Return whether a program gives the bits of the original in all problems."""
-        outputs = self.bits(program)
-        return outputs is not None and self.expected is not None and all(map(_is_same, outputs, self.expected))
+        expected = self.expected
+        if expected is None:
+            return False
+        try:
+            outputs = self.original.run(program, check(program, self.kernel, self.consts), self.problems)
+            return all(_is_same(output, other) for output, other in zip(outputs, expected))
+        except CuirError:
+            return False
 
     def gives(self, outputs: list[Output]) -> bool:
         """Return whether the original program computes exactly these outputs, bit by bit."""
