@@ -23,7 +23,7 @@ from ..syntax.printer import show
 from ..syntax.walk import Path
 from ..text.diagnostics import CuirError, Diagnostic
 from ..verification import Case
-from ..verification.inputs import find_accumulated
+from ..verification.inputs import FunctionLaunch, find_accumulated
 from ..verification.spec_dispatch import AnyCase, AnyLaunch, make_number_cases, make_schedule_cases, make_small_launches, prepare_launch
 from .mutation_sites import Places, Site
 
@@ -56,7 +56,7 @@ class Original:
     def __init__(self, program: Program, spec: AnySpecification, kernel: str | None, consts: Mapping[str, Const]):
         self.program, self.spec, self.kernel, self.consts = program, spec, kernel, consts
         self.checked = check(program, kernel, consts)
-        self._prepared: dict[str, AnyLaunch] = {}
+        self._prepared: dict[str, FunctionLaunch] = {}
         self._kept = 0  # elements of the prepared launches
 
     @cached_property
@@ -126,11 +126,12 @@ class Original:
             return prepare_launch(program, checked, self.spec, case)
         # decisive inputs follow from the text: a mutant is run on those of the original
         key = repr(case)
-        if (prepared := self._prepared.get(key)) is None:
-            prepared = prepare_launch(self.program, self.checked, self.spec, case)
-            elements = sum(x.numel() for x in prepared.inputs.values() if isinstance(x, torch.Tensor))
-            if self._kept + elements > KEPT:
-                return prepared
+        if key in self._prepared:
+            return self._prepared[key].fresh()
+        prepared = prepare_launch(self.program, self.checked, self.spec, case)
+        assert isinstance(prepared, FunctionLaunch)
+        elements = sum(x.numel() for x in prepared.inputs.values() if isinstance(x, torch.Tensor))
+        if self._kept + elements <= KEPT:
             self._prepared[key], self._kept = prepared, self._kept + elements
         return prepared.fresh()
 

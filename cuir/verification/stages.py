@@ -58,7 +58,6 @@ from .soundness import Soundness
 from .spec_dispatch import AnyCase, get_mods, get_tile_sizes, is_backward, prepare_specification, require_judgeable
 from .task_runs import PlaceError, TaskPlan, TaskRuns, write_state
 
-
 WRONG_NUMBERS = {"V301", "V302", "V303", "V304", "V305", "V309"}  # codes of results, which a single run decides
 
 

@@ -22,9 +22,10 @@ from cuir.bridging import attention_consts
 from cuir.campaigns.local_executor import LocalExecutor
 from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_program, read_variant
-from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, choose_mutants, judge, mutants, run
+from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, choose_mutants, judge, mutant_comparison, mutants, run
 from cuir.mutation.mutant_comparison import Trial, _is_same
 from cuir.mutation.mutation_report import HEAD
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import as_any
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Program
@@ -312,6 +313,57 @@ def test_mutants_of_a_matrix_product(operator: str, verdict: str, stage: str) ->
     assert [v[:2] for v in verdicts] == [(verdict, stage)], (verdicts, sorted({m.operator for m in result}))
 
 
+ROWS = """
+@func
+def grow(x):
+    return where(x > 1.0, x * 3.0, x + 1.0)
+
+@kernel(arch="sm_80")
+def turn(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
+    sX = shared(f32, [64, 64])
+    work = tiles(cdiv(M, 64))
+    with role("all", warps=2) as w:
+        for t in work:
+            v = 1 - w
+            i, j = t * 64 + w * 32, t * 64 + v * 32
+            store(sX[w * 32 : w * 32 + 32], load(X[i : i + 32, 0 : 64]))
+            sync()
+            store(Y[j : j + 32, 0 : 64], grow(load(sX[v * 32 : v * 32 + 32])))
+            sync()
+"""
+
+
+def turn(X: torch.Tensor) -> torch.Tensor:
+    return torch.where(X > 1, X * 3, X + 1)
+
+
+def judge_in_plain_order(m: Mutant, spec: FunctionSpecification) -> tuple[str, str, str]:
+    """Return stage, code and reason of the refusal by `cuir verify`, which asks for all schedules before any number."""
+    try:
+        report = verify(m.program, spec, shrink=False)
+    except CuirError as error:
+        return "well-formed", error.diagnostics[0].code, error.diagnostics[0].message
+    failed = next((s for s in report.stages if s.verdict == "failed"), None)
+    return ("", "", "") if failed is None else (failed.name, failed.diagnostics[0].code, failed.reason)
+
+
+def test_rows_are_those_of_the_plain_order() -> None:
+    """Numbers of a few runs come first, and yet the rows of faults of every stage are the same to the byte."""
+    program, spec = parse(ROWS), FunctionSpecification("turn", turn)
+    rows = {}
+    for m in choose_mutants(mutants(program), (11, 12, 14, 15), limit=7, seed=3):
+        rows[m.id] = judge(m.text, show(program), spec, Job(lambda: spec, "turn", {}))
+        assert rows[m.id] == ("killed", *judge_in_plain_order(m, spec)), m.diff(show(program))
+    assert {row[1] for row in rows.values()} == {"well-formed", "schedules", "numbers"}
+
+
+def test_wrong_numbers_are_met_before_all_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, spec = parse(ROWS), FunctionSpecification("turn", turn)
+    wrong = next(m for m in mutants(program) if m.description == "`3.0` becomes `4.0`")
+    monkeypatch.setattr("cuir.verification.schedules_stage.check_schedules", lambda *_: pytest.fail("a schedule ran"))
+    assert judge(wrong.text, show(program), spec, Job(lambda: spec, "turn", {}))[:3] == ("killed", "numbers", "V301")
+
+
 def test_trips_that_leave_out_a_part() -> None:
     """Only parts far above the others tell: exp2 of the difference overflows."""
     program, result, job = make_mutants("decode_paged", "combine", {"D": 64})
@@ -342,3 +394,16 @@ def test_a_mutant_is_compared_on_the_inputs_of_the_original() -> None:
     trial = Trial(program, mutant.program, job.load(), "decode", job.consts, "quick")
     trial.problems = [(case, grid) for case, grid in trial.problems if "decisive 0" in str(case)]
     assert len(trial.problems) == 1 and trial.has_same_bits(mutant.program)
+
+
+def test_trials_share_what_follows_from_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, spec = parse(ROWS), FunctionSpecification("turn", turn)
+    trials = [Trial(program, m.program, spec, "turn", {}, "quick") for m in mutants(program)[:2]]
+    assert all(t.has_same_bits(t.mutant) for t in trials) and trials[0].original is trials[1].original
+    before = [x.clone() for x, _ in trials[0].expected or ()]
+    runs: list[object] = []
+    interpret = mutant_comparison.interpret
+    monkeypatch.setattr(mutant_comparison, "interpret", lambda *a, **k: runs.append(a) or interpret(*a, **k))
+    wrong = parse(ROWS.replace("x * 3.0", "x * 4.0"))
+    assert not trials[0].has_same_bits(wrong) and len(runs) == 1  # the first difference ends the comparison
+    assert before and all(map(torch.equal, before, (x for x, _ in trials[1].expected or ())))

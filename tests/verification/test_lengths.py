@@ -16,6 +16,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import VerifyReport, verify
 from cuir.verification.function_problems import make_draws
+from cuir.verification.lengths import make_all_draws, make_first_draws
 from cuir.verification.tile_steps import find_steps, find_tiles
 
 SUMS = """
@@ -249,3 +250,9 @@ def sums(X: Global[f32, M, N], Y: Global[f32, M]):
 def test_a_dim_is_an_odd_multiple_of_its_divisors(last: str, right: bool) -> None:
     """Both names of the last block agree but for whole blocks, and whole tiles are an even number of blocks."""
     assert verify_text(PAIRS.replace("LAST", last)).ok == right
+
+
+def test_the_first_problems_are_those_of_all() -> None:
+    checked, spec = check(parse(PAIRS.replace("LAST", "(n - 1) * 64"))), FunctionSpecification("sums", lambda X: X.sum(-1))
+    every = make_all_draws(checked, spec, "quick")
+    assert make_first_draws(checked, spec, "quick", 3) == every[:3] and len(every) > 3

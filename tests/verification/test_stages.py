@@ -353,3 +353,48 @@ def twice(X: Global[T, M, D], Y: Global[T, M, D], *, T: const, D: const):
 """
     report = verify(parse(text), FunctionSpecification("twice", lambda x: x * 2.0), consts={"T": F16, "D": 64}, level="full")
     assert report.ok and "D=128 makes no kernel (" in report.stages[0].reason
+
+
+COPY = """
+@kernel(arch="sm_80")
+def copy(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            i = t * 64 + rows(64)
+            store(Y[i, cols(64)], X[i, cols(64)])
+"""
+
+
+def verify_copy(text: str, sooner: bool) -> VerifyReport:
+    return verify(parse(text), FunctionSpecification("copy", lambda X: X), shrink=False, sooner=sooner)
+
+
+def list_answers(report: VerifyReport) -> list[object]:
+    stages = [{**stage.as_json(), "seconds": 0} for stage in report.stages]
+    return [stages, report.runs, report.coverage, report.unreached, report.short, report.warnings]
+
+
+def test_a_look_leaves_the_report_of_a_right_kernel_as_it_is() -> None:
+    """What its runs recorded would spare later ones: sides of conditions, blocks entered, turns of loops."""
+    plain, sooner = (verify_copy(COPY, s) for s in (False, True))
+    assert plain.ok and list_answers(plain) == list_answers(sooner)
+
+
+@pytest.mark.thorough("of an attention, whose mask is read out too; the test before takes a copy")
+@pytest.mark.usefixtures("few_problems")
+def test_a_look_leaves_the_report_of_a_right_attention_as_it_is() -> None:
+    program, _, spec = kernel("causal")
+    plain, sooner = (verify(program, spec, None, CONSTS, sooner=s) for s in (False, True))
+    assert plain.ok and list_answers(plain) == list_answers(sooner)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stage", "code"),
+    [("X[i", "2.0 * X[i", "numbers", "V301"), ("warpgroups=1", "warps=2", "schedules", "R402")],
+)
+def test_a_look_decides_over_numbers_alone(old: str, new: str, stage: str, code: str) -> None:
+    report = verify_copy(COPY.replace(old, new), sooner=True)
+    failed = next(s for s in report.stages if s.verdict == "failed")
+    assert (failed.name, failed.diagnostics[0].code) == (stage, code)
+    assert {s.verdict for s in report.stages if s is not failed} == {"passed", "skipped"}
