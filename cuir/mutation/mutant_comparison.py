@@ -57,6 +57,7 @@ class Original:
         self.program, self.spec, self.kernel, self.consts = program, spec, kernel, consts
         self.checked = check(program, kernel, consts)
         self._prepared: dict[str, FunctionLaunch] = {}
+        self._expected: dict[str, list[Output] | None] = {}
         self._kept = 0  # elements of the prepared launches
 
     @cached_property
@@ -100,13 +101,15 @@ class Original:
             (Case("explored", Lengths(1, 1, 1, 5 * BM, 5 * BN)), 1),
         ]
 
-    @cached_property
-    def expected(self) -> list[Output] | None:
-        """Outputs of the kernel in all problems; None if verification refuses one."""
-        try:
-            return list(self.run(self.program, self.checked, self.problems))
-        except CuirError:
-            return None
+    def expect(self, problems: Sequence[Shared]) -> list[Output] | None:
+        """Return the outputs of the kernel in some problems; None if verification refuses one."""
+        key = repr(problems)
+        if key not in self._expected:
+            try:
+                self._expected[key] = list(self.run(self.program, self.checked, problems))
+            except CuirError:
+                self._expected[key] = None
+        return self._expected[key]
 
     def run(self, program: Program, checked: Checked, problems: Sequence[Shared]) -> Iterator[Output]:
         """Yield the outputs of a program, this one or a mutant, in all problems and schedules.
@@ -249,7 +252,7 @@ class Trial:
     @property
     def expected(self) -> list[Output] | None:
         """Outputs of the unmutated kernel in all problems; None if verification refuses one."""
-        return self.original.expected
+        return self.original.expect(self.problems)
 
     def has_same_bits(self, program: Program) -> bool:
         """Return whether a program gives the bits of the original in all problems."""
