@@ -19,6 +19,8 @@ from .contracts import CODES, evaluate_keep, get_span, is_only_compared
 from .sizes import Problem
 from .splice_evaluator import Evaluator, Value, collect_kernel_values
 
+NEAR = 8  # the largest distance between the ends of queries and keys of which each is tried: edges off by a few
+
 
 def has_column_points(program: Program) -> bool:
     """Return whether a program has the splice points of a backward kernel."""
@@ -27,7 +29,7 @@ def has_column_points(program: Program) -> bool:
 
 
 def make_column_problems(BM: int, BN: int) -> list[Problem]:
-    """Return problems with ragged ends, M != N both ways, one row, one column, and no row.
+    """Return problems with ragged ends, M != N both ways, one row, one column, no row, and ends near each other.
 
     At the kernel's tile sizes: lists of blocks are made for it.
     """
@@ -42,7 +44,9 @@ def make_column_problems(BM: int, BN: int) -> list[Problem]:
         (2 * BN, 5),
         (0, BN),
     )
-    return [Problem(Lengths(1, 2, 1, M, N), BM, BN) for M, N in lengths]
+    several = 2 * max(BM, BN) + 27
+    near = [Problem(Lengths(1, 1, 1, several, several + d), BM, BN) for d in range(-NEAR, NEAR + 1) if d]
+    return [Problem(Lengths(1, 2, 1, M, N), BM, BN) for M, N in lengths] + near
 
 
 def check_columns(checked: Checked, extra_values: Mapping[Problem, Mapping[str, Value]]) -> int:

@@ -56,6 +56,7 @@ def test_kernels_of_f32_keep_them(name: str) -> None:
         ("    n = max(0, cdiv(M, BM) - first)", "    n = max(0, M // BM - first)", "V101"),
         ("    n = max(0, cdiv(M, BM) - first)", "    n = max(1, cdiv(M, BM) - first)", "V108"),  # a block of no queries
         ("return n - max(0, M // BM - max(first, full)), n", "return n - max(0, M // BM - first), n", "V102"),
+        ("j * BN + BN - 1 - (N - M)", "j * BN + BN - 2 - (N - M)", "V102"),  # wrong for one distance of the ends in BM
         ("return n - max(0, M // BM - max(first, full)), n", "return 0 - 1, n", "V108"),
         ("return n - max(0, M // BM - max(first, full)), n", "return n, cdiv(M, BM) + 1", "V108"),
     ],
