@@ -12,6 +12,8 @@ a warp that votes no has m.
 Argument that a mutant is equivalent: it changes a part of a tuple that nothing reads.
 
 It holds for the consts with which the kernel is checked.
+
+Argument that a mutant is equivalent: consts alone decide which of two ways is taken, and both are right.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from ..attn.verification.splice_evaluator import Evaluator
 from ..checking.checker import check
 from ..ops.expressions import is_where, traits
 from ..ops.traits import DIFFERENCE
-from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, Kernel, Literal, Name, Node, Return, Tuple
+from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, If, IfExp, Kernel, Literal, Name, Node, Return, Tuple
 from ..syntax.printer import show
-from ..syntax.walk import count_assignments, names_read, replace_node, rewrite
+from ..syntax.walk import count_assignments, names_read, replace_node, rewrite, walk
 from ..text.diagnostics import CuirError
 from ..verification.tile_steps import align_heads
 from .mutant_comparison import Trial
@@ -71,6 +73,27 @@ def make_smaller_tiles(t: Trial) -> Iterator[Trial]:
             with suppress(CuirError):  # no kernel
                 if smaller.expected is not None:
                     yield smaller
+
+
+def other_way(t: Trial) -> str | None:
+    """Argue for a condition on consts alone that chooses the other of two ways of computing the same.
+
+    Both are the author's, each for some consts. A way that is empty may leave out what no run needs, and does not count.
+    """
+    consts = {n: v for n, v in check(t.program, t.kernel, t.consts).consts.items() if isinstance(v, (bool, int))}
+    for site, replacement in t.expressions():
+        choice = site.parents[-1]
+        has_two_ways = isinstance(choice, IfExp) or (isinstance(choice, If) and bool(choice.orelse))
+        if not has_two_ways or site.path[-1][0] != "cond":
+            continue
+        if not names_read(site.node) | names_read(replacement) <= consts.keys() or any(isinstance(n, Call) for n in walk(site.node)):
+            return None
+        run = Evaluator(t.program, consts)
+        before, now = (bool(run.evaluate_expr(e, {})) for e in (site.node, replacement))  # type: ignore[arg-type]
+        if before == now or not t.explored.clean or not t.has_same_bits(t.mutant):
+            return None
+        return f"consts alone decide that `{show(replacement)}` is {now}, unlike `{show(site.node)}`: the way it takes, the kernel's own for other consts, has no fault in any schedule of {t.explored.launches} launches, and gives the same bits in {t.runs} runs"
+    return None
 
 
 _PROBLEMS = 60
@@ -370,4 +393,4 @@ def _ignores(run: Evaluator, use: tuple[str, int], source: str, count: int, part
     return True
 
 
-__all__ = ["argue_for_unused_part", "make_smaller_tiles", "needless_choice", "other_setting", "same_units"]
+__all__ = ["argue_for_unused_part", "make_smaller_tiles", "needless_choice", "other_setting", "other_way", "same_units"]

@@ -48,7 +48,15 @@ from ..syntax.walk import count_assignments, names_read, replace_node, rewrite_b
 from ..text.diagnostics import CuirError
 from ..verification import Problem, check_contracts
 from ..verification.inputs import make_contract_problems
-from .equivalence_arguments import argue_for_unused_part, make_smaller_tiles, needless_choice, other_setting, same_units, swapped_factors
+from .equivalence_arguments import (
+    argue_for_unused_part,
+    make_smaller_tiles,
+    needless_choice,
+    other_setting,
+    other_way,
+    same_units,
+    swapped_factors,
+)
 from .mutant_comparison import Trial
 from .mutation_sites import Places, Site, get_root
 
@@ -462,5 +470,6 @@ ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     other_setting,
     same_units,
     argue_for_unused_part,
+    other_way,
     every_schedule,
 )

@@ -11,7 +11,7 @@ import pytest
 
 import corpus
 from cuir import show
-from cuir.mutation.equivalence_arguments import argue_for_unused_part, needless_choice, same_units, swapped_factors
+from cuir.mutation.equivalence_arguments import argue_for_unused_part, needless_choice, other_way, same_units, swapped_factors
 from cuir.mutation.mutant_comparison import Trial
 from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
@@ -212,3 +212,44 @@ def test_a_part_that_is_read_by_anything_else_is_not() -> None:
     assert argue_for_unused_part(trial_of_unused_parts("n - 2", "n + 2", read, RINGS=2)) is None
     passed_on = TEXT_OF_UNUSED_PARTS.replace("return k0 + cdiv(n, RINGS)", "return k2 + cdiv(n, RINGS)")
     assert argue_for_unused_part(trial_of_unused_parts("n - 2", "n + 2", passed_on, RINGS=2)) is None
+
+
+WAYS = """
+@kernel(arch="sm_80")
+def k(X: Global[f32, M, 16], Y: Global[f32, M, 16], *, BOXES: const = 1):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            i, j = t * 16 + rows(16), cols(16)
+            {choice}
+"""
+TWO_WAYS = """if {condition}:
+                store(Y[i, j], X[i, j] + X[i, j])
+            else:
+                store(Y[i, j], {other})"""
+ONE_WAY = """if {condition}:
+                store(Y[i, j], {other})"""
+
+
+def argue_for_way(choice: str, condition: str, other: str) -> str | None:
+    original, mutant = (parse(WAYS.format(choice=choice.format(condition=c, other=other))) for c in ("BOXES > 1", condition))
+    t = Trial(original, mutant, FunctionSpecification("k", lambda x: x + x), "k", {}, "quick")
+    t.problems = [(Draw("one", {"M": 40}), None)]
+    return other_way(t)
+
+
+def test_both_ways_are_right() -> None:
+    assert "`BOXES >= 1` is True, unlike `BOXES > 1`" in str(argue_for_way(TWO_WAYS, "BOXES >= 1", "X[i, j] * 2.0"))
+
+
+@pytest.mark.parametrize(
+    ("choice", "condition", "other"),
+    [
+        (TWO_WAYS, "BOXES >= 1", "X[i, j] * 3.0"),  # other bits
+        (TWO_WAYS, "BOXES > 2", "X[i, j] * 2.0"),  # the same way
+        (TWO_WAYS, "M > 1", "X[i, j] * 2.0"),  # lengths decide
+        (ONE_WAY, "BOXES >= 1", "X[i, j] * 2.0"),  # what was left out may be needed
+    ],
+)
+def test_ways_that_may_differ_are_not_argued_for(choice: str, condition: str, other: str) -> None:
+    assert argue_for_way(choice, condition, other) is None
