@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BF16, BOOL, F8E4M3, F8E5M2, F16, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import has_error_type, make_type, refuse_rank, require_i32, require_known, unify_operands
 from .traits import Traits, arithmetic
 
 PARTS = (1, 2)  # numbers of TF32 that an operand of f32 may be taken in
-HALVES = (F16, BF16)
+HALVES, BYTES = (F16, BF16), (F8E4M3, F8E5M2)
 LOG2E = 1.4426950408889634  # log2(e)
 
 
@@ -36,7 +36,8 @@ def _check_product(cx: CallContext, unit: str, b_shared: bool) -> Type:
             continue
         if t.dtype.name not in dtypes:
             return cx.error("T132", f"operands are {' or '.join(dtypes)}, found {t}", arg, f"cast(x, {dtypes[0]})")
-        if t.dtype.itemsize == 1 and (isinstance(t, TileType) or t.transposed != (arg == "b")):
+        in_registers = isinstance(t, TileType) and arg == "a" and unit == "wgmma"
+        if t.dtype.itemsize == 1 and not in_registers and (isinstance(t, TileType) or t.transposed != (arg == "b")):
             expectation = "row by row" if arg == "a" else "column by column: .T of a view"
             return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {expectation}, found {t}", arg)
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
@@ -492,3 +493,26 @@ def _vote(cx: CallContext) -> Type:
 def _cdiv(cx: CallContext) -> Type:
     ok = [require_i32(cx, "a"), require_i32(cx, "b")]
     return Scalar(I32) if all(ok) else ErrorType()
+
+
+_BYTES = "f8e4m3 or f8e5m2"
+
+
+@op(
+    "interleave",
+    "compute",
+    Param("x", "8-bit float tile [R, C]"),
+    needs=("wgmma",),
+    reduces=True,
+    doc="The columns of each 16 in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, C a multiple of 32: a left operand of "
+    "mma_async, by rows in this order (transpose_interleaved).",
+    evaluate=meaning("interleave"),
+    traits=Traits(interleaves=True),
+)
+def _interleave(cx: CallContext) -> Type:
+    t = cx.type("x")
+    if has_error_type(t):
+        return ErrorType()
+    if not isinstance(t, TileType) or t.dtype not in BYTES:
+        return cx.error("T112", f"expected a tile of {_BYTES}, found {t}", "x", "cast(x, f8e4m3)")
+    return t if t.cols % 32 == 0 else cx.error("T135", f"columns are a multiple of 32, found {t.cols}", "x")

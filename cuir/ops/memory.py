@@ -13,6 +13,7 @@ from .rules import (
     require_dims,
     require_known,
     require_positive,
+    require_shared,
     require_tile_shape,
 )
 from .traits import Traits
@@ -187,3 +188,32 @@ def _store(cx: CallContext) -> Type:
 def broadcast_mask(cx: CallContext, tile: TileType) -> tuple[int, int] | None:
     mask = cx.type("mask")
     return broadcast((mask.rows, mask.cols), (tile.rows, tile.cols)) if isinstance(mask, TileType) else (tile.rows, tile.cols)
+
+
+@op(
+    "transpose_interleaved",
+    "memory",
+    Param("source", "Shared view [K, C] of 8-bit floats"),
+    Param("target", "Shared view [C, K]"),
+    needs=("wgmma",),
+    effects=Effects(accesses=(Access("source", "read", "generic"), Access("target", "write", "generic"))),
+    traits=Traits(interleaves=True),
+    doc="Writes a view's transpose, its columns in the order of interleave. K is a multiple of 32, C of 16.",
+)
+def _transpose_interleaved(cx: CallContext) -> Type:
+    source, target = require_shared(cx, "source"), require_shared(cx, "target")
+    if source is None or target is None:
+        return ErrorType()
+    for arg, view in (("source", source), ("target", target)):
+        if view.transposed:
+            return cx.error("T120", "views are given as they lie, found a transposed one", arg, "the view without .T")
+        if view.dtype.itemsize != 1 or view.dtype != source.dtype:
+            return cx.error("T112", f"expected two views of one 8-bit float, found {view}", arg)
+        if not view.panelled:
+            return cx.error("T138", f"rows are whole panels of 128 bytes, found rows of {view.columns}", arg)
+    rows, columns = source.dims
+    if target.dims != (columns, rows):
+        return cx.error("T125", f"the target is [{columns}, {rows}], the source's transpose, found {list(target.dims)}", "target")
+    if rows % 32 or columns % 16:
+        return cx.error("T135", f"rows are a multiple of 32 and columns of 16, found [{rows}, {columns}]", "source")
+    return Void()

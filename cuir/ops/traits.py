@@ -40,6 +40,7 @@ class Traits:
     indexed: bool = False  # reads elements at separate indices
     reduction: Literal["max", "sum"] | None = None  # of each row
     column_reduction: Literal["max", "sum"] | None = None  # of each column; all lanes of the worker meet there
+    interleaves: bool = False  # orders the columns of each 16 as lanes hold them; of memory: those of the transpose
     votes: bool = False  # of a bool tile: true in all rows that a warp holds if it is in one
     product: bool = False  # of matrices, on the tensor core; `multiplies` is that of numbers
     # ---- operands

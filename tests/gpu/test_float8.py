@@ -114,6 +114,54 @@ def beside(A: Global[T, R, K], B: Global[W, C, K], V: Global[W, C, N], X: Global
             store(P[0 : R, :], p)
 """
 
+# Two warps transpose what a copy brings, and a warpgroup multiplies by it what it computes.
+INTERLEAVED = """\
+@kernel(arch="sm_90a")
+def product(A: Global[f32, 64, K], V: Global[T, K, N], O: Global[f32, 64, N], *, T: const, K: const = 128, N: const = 128):
+    sV, sT = shared(T, [K, 128]), shared(T, [N, 128])
+    full, done = mbarrier(1), mbarrier(2)
+    work = tiles(1)
+    with role("load", warps=1):
+        for t in work:
+            full.expect(nbytes(sV))
+            copy_async(V[0 : K, 0 : 128], sV, full)
+    with role("transpose", warps=2) as w:
+        for t in work:
+            x = zeros(f32, [16, 8])
+            full.wait(0)
+            transpose_interleaved(sV[w * 64 : w * 64 + 64, 0 : N], sT[:, w * 64 : w * 64 + 64])
+            fence_async()
+            done.arrive()
+    with role("math", warpgroups=1):
+        for t in work:
+            x = load(A[0 : 64, 0 : K])
+            p = interleave(cast(x, T))
+            done.wait(0)
+            acc = zeros(f32, [64, N])
+            for i in range(2):
+                acc = mma_async(p, sT[:, 0 : K].T, acc)
+                mma_wait(acc)
+                x = x * 2.0
+                p = interleave(cast(x, T))
+            store(O[0 : 64, :], acc)
+"""
+
+
+def interleaved_operands(dtype: str, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Arguments of INTERLEAVED for 96 columns, and the sums that it must give."""
+    g = torch.Generator().manual_seed(96)
+    stored = getattr(torch, DTYPES[dtype].torch)
+    a, v = torch.randn(64, 128, generator=g), torch.randn(128, 96, generator=g).to(stored)
+    expected = (a.to(stored).double() + (2 * a).to(stored).double()) @ v.double()
+    return {"A": a.to(device), "V": _in_wide_rows(v, device), "O": torch.empty(64, 96, device=device)}, expected
+
+
+def interleaved_is_right(dtype: str) -> None:
+    inputs, expected = interleaved_operands(dtype, "cuda")
+    compile(cuir.check(cuir.parse(INTERLEAVED), consts={"T": DTYPES[dtype], "N": 96}))(**inputs)
+    error = (inputs["O"].cpu().double() - expected).abs().max()
+    assert error <= narrow_sum_error(256) * expected.abs().max(), float(error)
+
 
 def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Arguments of `product`, and the sums that it must give."""
@@ -233,3 +281,9 @@ def test_widened(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_beside_halves(dtype: str) -> None:
     run_isolated(beside_halves, dtype, seconds=300)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+def test_interleaved_product(dtype: str) -> None:
+    run_isolated(interleaved_is_right, dtype)

@@ -24,12 +24,18 @@ from cuir.ops.base import Effects
 from cuir.ops.meaning import Meaning, tiles
 from cuir.syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Program, Unary
 from cuir.syntax.printer import show
-from cuir.syntax.types import BF16, BOOL, F16, F32, I32, DType
+from cuir.syntax.types import BF16, BOOL, F8E4M3, F16, F32, I32, DType
 
 LOW, HIGH = -(2**31), 2**31 - 1
 ENTRIES = {**TABLE, **OPERATORS}
 OPS: dict[str, Meaning] = {n: o.evaluate for n, o in ENTRIES.items() if o.evaluate is not None}
-ROWS, LINES, VOTES, CONVERSIONS = ("row_max", "row_sum"), ("col_max", "col_sum"), ("warp_any",), ("cast",)  # with tests of their own below
+ROWS, LINES, VOTES, ORDERS, CONVERSIONS = (
+    ("row_max", "row_sum"),
+    ("col_max", "col_sum"),
+    ("warp_any",),
+    ("interleave",),
+    ("cast",),
+)  # with tests of their own below
 OF_SCALARS, OF_TILES = ("and", "or", "not", "ifexp", "cdiv"), ("where", *ROWS, *LINES, *VOTES)
 SMALLEST, NORMAL, LARGEST = 2.0**-149, 2.0**-126, float(np.finfo(np.float32).max)
 FLOATS = [0.0, -0.0, SMALLEST, -SMALLEST, NORMAL - SMALLEST, NORMAL, -NORMAL, 1.0, -1.0, 1 + 2.0**-23, 1 - 2.0**-24, 0.1, 0.5, 1.5, 2.5, 3.0, -7.0,
@@ -109,7 +115,7 @@ CASES = list(cases())
 def test_every_operation_on_numbers_has_a_meaning_and_an_oracle() -> None:
     bare = {n for n, o in ENTRIES.items() if o.evaluate is None and o.effects == Effects() and o.family in ("operators", "compute")}
     assert bare == {"view", "T"}, "places; an operation on numbers says what it gives: evaluate=meaning(...)"
-    assert set(OPS) == {*ORACLE, *ROWS, *LINES, *VOTES, *CONVERSIONS}
+    assert set(OPS) == {*ORACLE, *ROWS, *LINES, *VOTES, *ORDERS, *CONVERSIONS}
     assert all(OPS[n].name == n for n in OPS)
     for name, dtype in CASES:
         assert OPS[name].tile(dtype) is not None, f"{name} of {dtype}"
@@ -432,3 +438,12 @@ def test_a_vote_holds_for_the_sixteen_rows_of_a_warp(rows: int) -> None:
     for lane in range(2):
         for r in range(rows):
             assert bool(result[lane, r]) == bool(x[lane, r // 16 * 16 : r // 16 * 16 + 16].any())
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 32), (3, 16, 96)])
+def test_columns_are_interleaved_within_each_sixteen(shape: tuple[int, int, int]) -> None:
+    function = OPS["interleave"].tile(F8E4M3)
+    assert function is not None
+    x = torch.arange(shape[0] * shape[1] * shape[2], dtype=torch.float32).reshape(shape)
+    order = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]
+    assert torch.equal(function(x), x[..., [16 * i + c for i in range(shape[2] // 16) for c in order]])

@@ -42,7 +42,8 @@ def test_traits_name_parameters_and_fit_effects(op: Op) -> None:
     assert not t.elementwise or (op.memory_effect == "none" and op.evaluate is not None and not op.reduces)
     assert op.memory_effect == "none" or op.evaluate is None
     assert op.speculatable or op.memory_effect != "none" or (op.evaluate is not None and op.evaluate.divides)
-    assert bool(t.reduction or t.column_reduction or t.product or t.votes) == op.reduces
+    interleaved = t.interleaves and op.memory_effect == "none"
+    assert bool(t.reduction or t.column_reduction or t.product or t.votes or interleaved) == op.reduces
     assert ("sum" in (t.reduction, t.column_reduction) or t.product) == op.sums
     assert t.declares == (op.where == "declaration" and t.makes != "workers") and (t.makes is None) == (op.where != "declaration")
     assert t.slip in {"", *ENTRIES} and t.slip != op.name

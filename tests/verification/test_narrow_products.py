@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cuir import FunctionSpecification, parse, verify
 from cuir.checking.checker import check
-from cuir.ops.meaning.tiles import NARROW_STEP, NARROW_SUM_BITS, narrow_sum_error
+from cuir.ops.meaning.tiles import NARROW_STEP, NARROW_SUM_BITS, multiply_narrow, narrow_sum_error
 from cuir.syntax.types import DTYPES
 from cuir.verification.narrow_products import find_narrow_sums
 from tests.gpu.test_float8 import PRODUCT
@@ -60,6 +60,17 @@ def test_no_sum_loses_more(seed: int, steps: int, spread: float, positive: bool)
     a, b = (torch.from_numpy(x).to(torch.float8_e4m3fn).double().numpy() for x in (np.abs(draws) if positive else draws))
     if (a * b).any():
         assert measure_error(a, b) <= narrow_sum_error(len(a))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.floats(0, 6))
+def test_sums_are_those_of_the_card(seed: int, steps: int, spread: float) -> None:
+    draws = np.random.default_rng(seed).standard_normal((2, 5, NARROW_STEP * steps))
+    draws *= 2.0 ** (spread * np.arange(draws.shape[-1]) / draws.shape[-1])
+    a, b = (torch.from_numpy(x).to(torch.float8_e4m3fn).double() for x in draws)
+    total = np.zeros((5, 5))
+    for k in range(0, a.shape[1], NARROW_STEP):
+        total = add_products(a[:, k : k + NARROW_STEP].numpy(), b[:, k : k + NARROW_STEP].numpy(), total, NARROW)
+    assert torch.equal(multiply_narrow(a, b.T), torch.from_numpy(total))
 
 
 def test_every_addend_is_truncated() -> None:

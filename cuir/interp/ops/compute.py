@@ -76,7 +76,7 @@ def cast(site: Site) -> Evaluate:
     return lambda w: meaning.cast(x(w), source, target)
 
 
-@runs("row_max", "row_sum", "col_max", "col_sum")
+@runs("row_max", "row_sum", "col_max", "col_sum", "interleave")
 def reduction(site: Site) -> Evaluate:
     x, function = site.value("x"), get_tile_function(site.op, site.dtype("x"))
     return lambda w: function(x(w))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...ops.meaning.scalars import Value
-from ...ops.meaning.tiles import add_atomically, round_to
+from ...ops.meaning.tiles import add_atomically, interleave, round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..code import Site
 from ..element_places import compile_box_place, compile_indices, compile_shared_place, find_tensor, is_shared, scatter, set_element
@@ -93,6 +93,23 @@ def load(site: Site) -> Evaluate:
         return out
 
     return load_tensor
+
+
+@runs("transpose_interleaved")
+def transpose(site: Site) -> Evaluate:
+    op, span, values = site.op, site.span, site.values
+    source, target = compile_shared_place(site, "source"), compile_shared_place(site, "target")
+
+    def run(w: Worker) -> int:
+        views = {"source": source(w), "target": target(w)}
+        touch(op, w, w.actor(span, "the transposition"), views, w.clock.event())
+        to = views["target"]
+        if values:
+            to.values(w.m.shared).copy_(interleave(views["source"].values(w.m.shared).mT))
+        w.m.shared[to.cta].wrote(to)
+        return GO
+
+    return run
 
 
 @runs("store")

@@ -22,7 +22,7 @@ from .writer import identifier
 class Storage:
     """A variable (count 0) or an array of `count` numbers a thread.
 
-    A `packed` one holds pairs of halves. A `constant` one has a single value and is declared with its definition.
+    A `packed` one holds pairs of halves, or words of 8-bit floats. A `constant` one has a single value and is declared with its definition.
     """
 
     name: str

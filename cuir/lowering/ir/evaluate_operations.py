@@ -246,16 +246,19 @@ def make_cta_list(site: Effect) -> Callable[[Frame], list[int]]:
 
 
 def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
-    """Compile a copy by an engine, which happens at once.
+    """Compile a copy by an engine, which happens at once, or the move of a transpose whose columns are interleaved.
 
     It goes into memory of one CTA or, with `cluster`, of several, where its bytes land on a barrier.
     """
     add, ctas = site.op.const("add", False), make_cta_list(site) if site.op.const("cluster", False) else None
     lands = site.op.entry.effects.completes
     bar = site.args.get(lands) if lands else None
+    interleaves = site.op.kind.interleaves
 
     def run(r: Frame) -> None:
         place, landing_barrier, value = r[target], None if bar is None else r[bar], r[source].read()
+        if interleaves:
+            value = tiles.interleave(value.mT)
         if ctas is None:
             if add:
                 place.reduce(value)

@@ -85,12 +85,12 @@ class TileT(_OfDType):
 
     @property
     def is_packed(self) -> bool:
-        """Registers hold two elements each."""
-        return self.layout.packs(self.element)
+        """Registers hold several elements each."""
+        return self.layout.count_packed(self.element) > 1
 
     def registers(self, threads: int) -> int:
         """Return the number of 32-bit registers that the tile takes in each of a worker's threads."""
-        return self.layout.count(self.shape, threads) // (2 if self.is_packed else 1)
+        return self.layout.count(self.shape, threads) // self.layout.count_packed(self.element)
 
     def print_parameters(self, printer: Printer) -> None:
         extra = "" if self.layout == natural_layout(*self.shape) else f", {self.layout.name}"

@@ -511,7 +511,7 @@ def _choose_holders(op: ops.Perform, access: Access, threads: int) -> Callable[[
         return functools.partial(_hold, 0, 0)
     if access.late:
         return everyone
-    tile = op.args["tile"] if access.mode != "read" else op.results[0] if op.results else None
+    tile = op.args.get("tile") if access.mode != "read" else op.results[0] if op.results else None
     if tile is None or not isinstance(tile.type, TileT):
         return functools.partial(_hold, 0, 0) if access.mode != "read" and tile is not None and is_scalar(tile) else everyone
     t, writes = tile.type, access.mode != "read"

@@ -15,6 +15,7 @@ from .linear_maps import LinearMap, read_map, split
 
 HALVES = (F16, BF16)  # two to a register
 WARP_ROWS = 16  # of an accumulator
+WORD = 4  # bytes of a register
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,11 @@ class TileLayout:
         """Return the number of a tile's elements in a thread."""
         return self.of(shape, threads).count
 
-    def packs(self, element: DType) -> bool:
-        """Return whether registers hold two elements of a tile each."""
-        return element in HALVES and self.varies_by_row and self.varies_by_column
+    def count_packed(self, element: DType) -> int:
+        """Return the number of elements of a tile that a register holds."""
+        if self.name == WORDS.name:
+            return WORD // element.itemsize
+        return 2 if element in HALVES and self.varies_by_row and self.varies_by_column else 1
 
 
 @functools.cache
@@ -144,8 +147,13 @@ DEALT = TileLayout(
     "four neighbours of each 16 columns of the fragment's rows, those of even numbers first",
 )
 FOURS = TileLayout("fours", "register: c0 r3 c1 | lane: c2 c3 r0 r1 r2", "four neighbours of each 16 columns of the fragment's rows")
+WORDS = TileLayout(
+    "words",
+    "register: c0 c1 r3 | lane: c2 c3 r0 r1 r2",
+    "four neighbours of each 16 columns of the fragment's rows, those of 8 bits in a register",
+)
 EIGHTS = TileLayout("eights", "register: c0 r3 c1 c2 | lane: c3 c4 r0 r1 r2", "eight neighbours of each 32 columns of the fragment's rows")
-LAYOUTS = {layout.name: layout for layout in (FULL, ROWS, COLUMNS, ONE, PARTIAL, BY_LANE, CHUNKS, DEALT, FOURS, EIGHTS)}
+LAYOUTS = {layout.name: layout for layout in (FULL, ROWS, COLUMNS, ONE, PARTIAL, BY_LANE, CHUNKS, DEALT, FOURS, WORDS, EIGHTS)}
 # conversions that have code, from one layout to another
 CONVERSIONS = ((BY_LANE, COLUMNS), (DEALT, FULL))
 

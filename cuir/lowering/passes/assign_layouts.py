@@ -4,7 +4,8 @@ Lanes load left operands many bytes at a time. mma.sync takes one column of an 8
 load gives two: sums keep permuted columns until after the loop.
 
 The columns of the inner dim may be dealt to lanes in any order that both operands of a product have: a left operand
-whose right operands lie column by column has the layout `eights`, or of halves by 8-bit floats `fours`.
+whose right operands lie column by column has the layout `eights`, or of halves by 8-bit floats `fours`. Interleaved
+8-bit floats have the layout `words`.
 
 The layout `dealt` has columns of even numbers first. Exchanges cost more than the products. A sum that a loop carries
 has it if all values that flow into it are such products, constants, or elementwise functions of the sum and numbers
@@ -22,7 +23,7 @@ from xdsl.ir import Attribute, Operation, SSAValue, Use
 from ...syntax.types import F32, PANEL_BYTES
 from ..analyses.memory import array_of, iterate_accesses
 from ..analyses.stores import is_panelled
-from ..analyses.value_flow import find_targets
+from ..analyses.value_flow import find_sources, find_targets
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every, find_innermost_loop
@@ -30,7 +31,7 @@ from ..ir.machine_tiles import convert_layout
 from ..ir.ops import number
 from ..layouts.conversions import Conversion, plan_conversion
 from ..layouts.layouts import LANES
-from ..layouts.tile_layouts import DEALT, EIGHTS, FOURS, HALVES, TileLayout
+from ..layouts.tile_layouts import DEALT, EIGHTS, FOURS, HALVES, WORDS, TileLayout
 from .rewriting import insert
 from .webs import Web, find_webs
 
@@ -41,6 +42,7 @@ ROWS_OF_A_WARP = 16  # of a tile that has as many rows as its warps hold
 def run(kernel: ops.Kernel) -> None:
     """Assign layouts to left operands, and to the webs of sums that allow it."""
     for role in kernel.roles:
+        _assign_words(role)
         for op in every(role):
             if (layout := _find_operand_layout(op)) is not None:
                 _assign(op.results[0], layout)
@@ -109,6 +111,48 @@ def _assign(value: SSAValue, layout: TileLayout) -> None:
 
 
 # ---- left operands
+def _assign_words(role: ops.Role) -> None:
+    """Give interleaved tiles, and the variables that hold them, the layout `words` if products alone read them."""
+    for op in list(every(role)):
+        if not isinstance(op, ops.Apply) or not op.kind.interleaves:
+            continue
+        if op.result.type.layout != WORDS:  # type: ignore[attr-defined]
+            for value in _collect_variable(op.result):
+                _assign(value, WORDS)
+        if op.result.type.layout == WORDS:  # type: ignore[attr-defined]
+            _skip_rounding(op)
+
+
+def _skip_rounding(op: ops.Apply) -> None:
+    """Let an operation that packs words take numbers as they are before a conversion, as it rounds them."""
+    cast = op.arguments[0].owner
+    if isinstance(cast, ops.Apply) and cast.kind.converts and dtype_of(cast.arguments[0]) == F32:
+        op.operands[0] = cast.arguments[0]
+        if not list(cast.result.uses):
+            cast.detach()
+            cast.erase()
+
+
+def _collect_variable(value: SSAValue) -> list[SSAValue]:
+    """Return the values that are one variable with an interleaved tile; none if they are more than left operands."""
+    found: dict[SSAValue, None] = {value: None}
+    pending = [value]
+    while pending:
+        v = pending.pop()
+        sources = find_sources(v)
+        if sources is None and not ops.kind_of(v).interleaves:
+            return []
+        flows = list(sources or ())
+        for use in v.uses:
+            into = find_targets(use)
+            if not into and _find_right_operand(use.operation, v) is None:
+                return []
+            flows += into
+        pending += [f for f in flows if f not in found]
+        found |= dict.fromkeys(flows)
+    return list(found)
+
+
 def _find_operand_layout(load: Operation) -> TileLayout | None:
     """Return the layout of a tile that is loaded from panels to be the left operand of products only.
 

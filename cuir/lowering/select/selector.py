@@ -212,6 +212,10 @@ def _find_reduction(op: Operation, role: RoleFacts) -> Subject | None:
     return "reduce rows" if op.kind.reduction else "reduce columns", (op, role)
 
 
+def _find_interleaving(op: Operation, role: RoleFacts) -> Subject | None:
+    return ("interleave", (op,)) if isinstance(op, ops.Apply) and op.kind.interleaves else None
+
+
 def _find_join(op: Operation, role: RoleFacts) -> Subject | None:
     """Return a join, or what a warp does for which its lanes join: an arrival, a take of a work item."""
     if isinstance(op, Join):
@@ -243,6 +247,7 @@ SUBJECTS: tuple[Callable[[Operation, RoleFacts], Subject | None], ...] = (
     _find_tile,
     _find_choice,
     _find_reduction,
+    _find_interleaving,
     _find_join,
     _find_scope,
 )

@@ -61,6 +61,27 @@ def narrow_sum_error(k: int) -> float:
     return -(-k // NARROW_STEP) * truncated * 2.0 ** (1 - NARROW_SUM_BITS)
 
 
+def multiply_narrow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return a @ b of 8-bit numbers as that tensor core sums them, in float64; see `narrow_sum_error`."""
+    total = torch.zeros((*a.shape[:-1], b.shape[-1]), dtype=torch.float64)
+    for k in range(0, a.shape[-1], NARROW_STEP):
+        x, y = a[..., k : k + NARROW_STEP].unsqueeze(-2), b[..., k : k + NARROW_STEP, :].mT.unsqueeze(-3)
+        largest = torch.maximum((_find_exponents(x) + _find_exponents(y)).amax(-1), _find_exponents(total))
+        total = _cut_off(x * y, largest[..., None]).sum(-1) + _cut_off(total, largest)
+        total = _cut_off(total, _find_exponents(total))
+    return total
+
+
+def _find_exponents(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x == 0, -(1 << 10), torch.frexp(x).exponent - 1)
+
+
+def _cut_off(x: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+    """Return numbers without what lies behind the bits that a sum keeps, counted from these exponents."""
+    units = torch.ldexp(torch.ones_like(exponents, dtype=torch.float64), exponents.clamp(min=-900) - (NARROW_SUM_BITS - 1))
+    return torch.trunc(x / units) * units
+
+
 def flush_subnormals(t: torch.Tensor) -> torch.Tensor:
     """Replace numbers below the least normal one by zeros of their sign."""
     return torch.where(t.abs() < LEAST_NORMAL, t * 0.0, t)
@@ -223,6 +244,11 @@ def _warp_any(x: torch.Tensor) -> torch.Tensor:
     return groups.expand(*groups.shape[:-2], WARP_ROWS, 1).flatten(-3, -2)[..., : rows.shape[-2], :].contiguous()
 
 
+def interleave(x: torch.Tensor) -> torch.Tensor:
+    """Return columns of each 16 in pairs of either half in turn: 0 1 8 9 2 3 10 11 and so on."""
+    return x.unflatten(-1, (-1, 2, 4, 2)).transpose(-3, -2).reshape(x.shape)
+
+
 @contextmanager
 def force_exact_products() -> Iterator[None]:
     """Compute PyTorch's products of float32 in float32 inside, whatever rounding the user allows."""
@@ -348,4 +374,5 @@ TILES: dict[str, dict[DType, Function]] = {
     "col_max": {F32: lambda x: x.amax(-2, keepdim=True)},
     "col_sum": {F32: _col_sum},
     "warp_any": {BOOL: _warp_any},
+    "interleave": {F32: interleave},
 }

@@ -10,9 +10,22 @@ import pytest
 
 from cuir.lowering.cuda.prelude import read_parts
 from cuir.lowering.layouts.layouts import LANES
-from cuir.lowering.layouts.tile_layouts import BY_LANE, CHUNKS, COLUMNS, DEALT, FULL, LAYOUTS, ONE, PARTIAL, ROWS, Fragment, natural_layout
+from cuir.lowering.layouts.tile_layouts import (
+    BY_LANE,
+    CHUNKS,
+    COLUMNS,
+    DEALT,
+    FULL,
+    LAYOUTS,
+    ONE,
+    PARTIAL,
+    ROWS,
+    WORDS,
+    Fragment,
+    natural_layout,
+)
 from cuir.lowering.targets.sm90 import INCLUDE
-from cuir.syntax.types import F16, F32
+from cuir.syntax.types import F8E4M3, F16, F32
 from tests.lowering.host import GXX
 
 SHAPES = [(64, 64, 128), (64, 8, 128), (128, 24, 128), (192, 16, 128), (16, 64, 32), (48, 8, 32)]
@@ -78,17 +91,18 @@ def test_what_a_thread_holds_follows_from_the_layout() -> None:
         "partial": {"varies_by_row"},
         "lanes": {"varies_by_column"},
         "chunks": {"varies_by_row", "varies_by_column"},
-        **{name: {"varies_by_row", "varies_by_column", "is_fragment"} for name in ("dealt", "fours", "eights")},
+        **{name: {"varies_by_row", "varies_by_column", "is_fragment"} for name in ("dealt", "fours", "words", "eights")},
     }
     assert [natural_layout(r, c) for r, c in ((1, 1), (64, 1), (1, 64), (64, 64))] == [ONE, ROWS, COLUMNS, FULL]
-    assert FULL.packs(F16) and CHUNKS.packs(F16) and not COLUMNS.packs(F16) and not FULL.packs(F32)
+    assert [x.count_packed(F16) for x in (FULL, CHUNKS, COLUMNS)] == [2, 2, 1] and FULL.count_packed(F32) == 1
+    assert WORDS.count_packed(F8E4M3) == 4 and FULL.count_packed(F8E4M3) == 1
 
 
 def test_layouts_agree_whose_threads_hold_the_same_rows_and_columns() -> None:
     apart = {(a.name, b.name) for a in LAYOUTS.values() for b in LAYOUTS.values() if not a.agrees_with(b)}
     assert all((b, a) in apart for a, b in apart)  # full with rows, columns and one; dealt with rows
-    assert {b for a, b in apart if a == "full"} == {"lanes", "chunks", "dealt", "fours", "eights"}
-    assert {b for a, b in apart if a == "dealt"} == {"full", "columns", "lanes", "chunks", "fours", "eights"}
+    assert {b for a, b in apart if a == "full"} == {"lanes", "chunks", "dealt", "fours", "words", "eights"}
+    assert {b for a, b in apart if a == "dealt"} == {"full", "columns", "lanes", "chunks", "fours", "words", "eights"}
     assert not {b for a, b in apart if a == "one"}
     assert not BY_LANE.agrees_with(COLUMNS) and not CHUNKS.agrees_with(ROWS)
 

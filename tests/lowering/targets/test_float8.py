@@ -8,13 +8,19 @@ import pytest
 import torch
 
 import cuir
+from cuir.checking.checked import Checked
 from cuir.lowering import lower
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.passes.pipeline import PASSES
+from cuir.lowering.validate import validate
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
+from cuir.verification.ptx_launches import compile_lowered
 from tests.gpu.test_float8 import (
     BESIDE_HALVES,
     CASTS,
+    INTERLEAVED,
     MOVED,
     PANELS,
     PRODUCT,
@@ -22,6 +28,7 @@ from tests.gpu.test_float8 import (
     WIDENED,
     all_numbers,
     beside_is_right,
+    interleaved_operands,
     make_widened_case,
     numbers,
     operands,
@@ -149,7 +156,6 @@ def test_all_numbers_widened_in_the_interpreter(text: str, dtype: str, wide: str
     ("change", "code"),
     [
         (("mma_async(sA, sB.T, acc)", "mma_async(sA, sC, acc)"), "T131"),
-        (("mma_async(sA, sB.T, acc)", "mma_async(load(sA), sB.T, acc)"), "T131"),
         (("mma_async(sA, sB.T, acc)", "mma(sA, sB.T, acc)"), "T132"),
         (("store(C[m : m + 64, n : n + BN], acc)", "store(A[m : m + 64, n : n + BN], cast(acc, T), add=True)"), "T122"),
     ],
@@ -159,6 +165,69 @@ def test_what_the_instruction_cannot_read_is_refused(change: tuple[str, str], co
     with pytest.raises(CuirError) as caught:
         cuir.check(cuir.parse(text), consts={"T": DTYPES["f8e4m3"], "BN": 128})
     assert code in {d.code for d in caught.value.diagnostics}
+
+
+# ---- left operands in registers
+def make_interleaved(change: tuple[str, str] = ("", ""), dtype: str = "f8e4m3") -> Checked:
+    assert change[0] in INTERLEAVED
+    return cuir.check(cuir.parse(INTERLEAVED.replace(*change)), consts={"T": DTYPES[dtype], "N": 96})
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_interleaved_product_is_that_of_the_transpose(dtype: str) -> None:
+    inputs, expected = interleaved_operands(dtype, "cpu")
+    cuir.run(make_interleaved(dtype=dtype), inputs)
+    torch.testing.assert_close(inputs["O"].double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("interleave(cast(x, T))", "interleave(x)"), "T112"),
+        (("K: const = 128", "K: const = 16"), "T135"),
+        (("sV[w * 64 : w * 64 + 64, 0 : N]", "sV[w * 64 : w * 64 + 64, 0 : N].T"), "T120"),
+        (("sT[:, w * 64 : w * 64 + 64]", "sT[:, 0 : 128]"), "T125"),
+        (("shared(T, [N, 128])", "shared(T, [N, 144])"), "T138"),
+        (("shared(T, [N, 128])", "shared(f16, [N, 128])"), "T112"),
+        (("sV[w * 64 : w * 64 + 64, 0 : N]", "x"), "T106"),
+        (("w * 64 : w * 64 + 64", "w * 16 : w * 16 + 16"), "T135"),
+    ],
+)
+def test_what_is_not_interleaved(change: tuple[str, str], code: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        make_interleaved(change)
+    assert code in {d.code for d in caught.value.diagnostics}, caught.value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("interleave(cast(x, T))", "cast(x, T)"), ("acc = zeros(f32, [64, N])", "acc = zeros(f32, [64, N])\n            store(sV[0:64], p)")],
+)
+def test_left_operands_that_no_instruction_takes(change: tuple[str, str]) -> None:
+    """Columns in order, and tiles that are more than left operands."""
+    with pytest.raises(CuirError) as caught:
+        lower(make_interleaved(change))
+    assert caught.value.diagnostics[0].code == "L002"
+
+
+def test_weights_stay_packed_from_turn_to_turn() -> None:
+    source = lower(make_interleaved()).source
+    assert "uint32_t p[16];" in source and "wgmma_64x96_e4m3_rs_k_k<0>(acc, p[12], p[13], p[14], p[15]" in source
+    assert source.count("cuir::pack_words_f8e4m3(p") == 2 and "round_f8" not in source
+
+
+def test_passes_keep_an_interleaved_product() -> None:
+    checked = make_interleaved()
+    inputs, _ = interleaved_operands("f8e4m3", "cpu")
+    assert validate(build(checked), PASSES, inputs) is None
+
+
+@needs_nvcc
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_interleaved_product_in_the_machine_for_ptx(dtype: str) -> None:
+    inputs, expected = interleaved_operands(dtype, "cpu")
+    compile_lowered(lower(make_interleaved(dtype=dtype))).launch(inputs, "random:1")
+    torch.testing.assert_close(inputs["O"].double(), expected, rtol=1e-5, atol=1e-4)
 
 
 @needs_nvcc

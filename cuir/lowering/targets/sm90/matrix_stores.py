@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ....syntax.types import BF16
 from ...cuda.registry import Printers
+from ...ir import ops
 from ...ir.ir_types import TileT
 
 if TYPE_CHECKING:
@@ -53,6 +54,23 @@ def store_chunks(role: RolePrinter, store: SharedStore) -> None:
     """Emit stores of a tile of halves, 16 neighbours at a time."""
     sizes = f"{store.ref.alloc.rows}, {store.t.shape[1]}, {_warps(role)}"
     role.out.line(f"cuir::store_chunks<{sizes}>({store.value}, {store.base}, {_warp(role)}, lane);")
+
+
+@PRINTERS.prints("transpose_interleaved")
+def transpose_interleaved(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit the transposition of a view of 8-bit floats, 16 x 32 at a time by a warp."""
+    source, target = role.places.shared(op.arg("source")), role.places.shared(op.arg("target"))
+    sizes = f"{source.alloc.rows}, {target.alloc.rows}, {source.rows}, {source.cols}, {_warps(role)}"
+    starts = ", ".join(f"{ref.address}, {ref.inside.removeprefix(' + ') or '0'}" for ref in (source, target))
+    role.out.line(f"cuir::transpose_interleaved<{sizes}>({starts}, {_warp(role)}, lane);")
+
+
+@PRINTERS.prints("interleave")
+def interleave(role: RolePrinter, op: ops.Apply) -> None:
+    """Emit the packing of rounded numbers to words of the left operand of a product."""
+    t = op.result.type
+    assert isinstance(t, TileT)
+    role.out.line(f"cuir::pack_words_{t.dtype.data}({role.storage(op.result).name}, {role.elements.array(op.arguments[0])});")
 
 
 def _warps(role: RolePrinter) -> int:

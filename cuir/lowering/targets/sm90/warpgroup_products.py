@@ -108,7 +108,7 @@ def _issue_product(role: RolePrinter, op: ops.Perform) -> None:
             for s in range(frag.slabs):
                 at_b = f"b_ + {right_operand[0].step(k)}" if k else "b_"
                 if register:
-                    first = s * inner // 4 + 4 * k
+                    first = s * inner * a.type.element.itemsize // 8 + 4 * k
                     text = ", ".join(f"{register}[{first + i}]" for i in range(4))
                 else:
                     assert left_operand is not None

@@ -10,7 +10,7 @@ from ...analyses.stores import is_panelled
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
 from ...ir.ir_walk import find_innermost_loop
-from ...layouts.tile_layouts import CHUNKS, FOURS
+from ...layouts.tile_layouts import CHUNKS, FOURS, WORDS
 from ...select.move_ways import NO_PANELS, Move, check_blocks, describe_blocks
 from ...select.product_ways import Product, check_panels
 from ...select.role_facts import RoleFacts
@@ -164,8 +164,8 @@ def multiply_renewed(op: ops.Perform) -> Verdict | None:
     """
     if not isinstance(op.arg("a").type, TileT) or not _is_loop_invariant(op.arg("a"), op):
         return None
-    if reason := check_panels(op):
-        return misfits(reason)
+    if refused := _judge_left(op):
+        return refused
     return fits(f"the left operand in registers is the same in each turn of the loop; {_describe_right(op)}")
 
 
@@ -174,9 +174,28 @@ def multiply_registers(op: ops.Perform) -> Verdict | None:
     """Multiply a left operand in registers."""
     if not isinstance(op.arg("a").type, TileT):
         return None
+    return _judge_left(op) or fits(f"the left operand is computed in registers; {_describe_right(op)}")
+
+
+def _judge_left(op: ops.Perform) -> Verdict | None:
+    """Return the verdict on a product whose left operand no instruction takes from registers, None if one does."""
     if reason := check_panels(op):
         return misfits(reason)
-    return fits(f"the left operand is computed in registers; {_describe_right(op)}")
+    t = op.arg("a").type
+    if isinstance(t, TileT) and t.element in BYTES and t.layout != WORDS:
+        hint = "interleave(x), and rows of the right operand in this order: transpose_interleaved"
+        return misfits("a left operand of 8 bits in registers whose columns are in order", hint=hint)
+    return None
+
+
+@WAYS.way("interleave", "words")
+def interleave(op: ops.Apply) -> Verdict:
+    """Pack four numbers that a thread has of 16 columns into a register, the left operand of wgmma."""
+    t = op.result.type
+    assert isinstance(t, TileT)
+    if t.layout != WORDS:
+        return misfits("an interleaved tile that is more than the left operand of products", hint="interleave it for products alone")
+    return fits("four numbers of 8 bits are a register of the left operand")
 
 
 def _describe_right(op: ops.Perform) -> str:

@@ -77,4 +77,44 @@ template <int ROWS, int COLS, int WARPS, int N> DEV void store_chunks(const uint
   }
 }
 
+//@ for e4m3 e5m2
+//@ part pack_words_f8e4m3
+// Numbers of an accumulator as left operands of wgmma: of each 16 columns the four that a lane has of a row, which the order of `interleave` puts side by side
+template <int N> DEV void pack_words_f8e4m3(uint32_t (&y)[N / 4], const float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    const float* const from = x + 8 * (i / 2) + 2 * (i % 2);
+    uint16_t low, high;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(from[1]), "f"(from[0]));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(from[5]), "f"(from[4]));
+    asm("mov.b32 %0, {%1, %2};" : "=r"(y[i]) : "h"(low), "h"(high));
+  }
+}
+//@ end
+
+//@ part transpose_interleaved needs at, load_matrix_T
+// The transpose of K rows of C 8-bit numbers, the order of each 16 of its columns that of `interleave`. ldmatrix gives a lane two neighbours of a row in pairs of rows, a permutation two rows
+// of the transpose, whose first four and last four of 8 lanes then store another one of the two: even rows alone would meet in the banks of shared memory
+template <int FROM, int TO, int K, int C, int WARPS> DEV void transpose_interleaved(uint32_t from, int from_byte, uint32_t to, int to_byte, int warp, int lane) {
+  constexpr int BLOCKS = K / 32 * (C / 16), BATCH = BLOCKS % (2 * WARPS) == 0 ? 2 : 1;
+  const uint32_t even = lane < 16 ? 0x6420 : 0x7531, odd = even ^ 0x1111;
+  const int row = 2 * (lane & 7) + ((lane >> 2 & 1) ^ (lane >> 3 & 1));
+#pragma unroll 1
+  for (int first = warp * BATCH; first < BLOCKS; first += WARPS * BATCH) {
+    uint32_t w[BATCH][4];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int k = (first + i) % (K / 32) * 32, c = (first + i) / (K / 32) * 16;
+      load_matrix_T(at<FROM>(from, k + lane, from_byte + c), w[i][0], w[i][1], w[i][2], w[i][3]);
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int k = (first + i) % (K / 32) * 32, c = (first + i) / (K / 32) * 16;
+      const uint32_t place = at<TO>(to, c + row, to_byte + k + 16 * (lane >> 4));
+      asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(place), "r"(__byte_perm(w[i][0], w[i][1], even)), "r"(__byte_perm(w[i][0], w[i][1], odd)),
+                   "r"(__byte_perm(w[i][2], w[i][3], even)), "r"(__byte_perm(w[i][2], w[i][3], odd)) : "memory");
+    }
+  }
+}
+
 }  // namespace cuir
