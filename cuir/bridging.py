@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .attn.capture.call_inputs import check_head_dims
+from .attn.capture.call_inputs import ATTENDED, DTYPES_OF_ATTENTION, check_head_dims
 from .checking.checked import Checked, Const
 from .checking.checker import pick_kernel
 from .checking.const_defaults import consts_as_json, describe_consts, fill_consts
@@ -386,9 +386,9 @@ def attention_consts(dtype: str, head_dim: int, value_dim: int | None = None) ->
 
     Raises CuirError.
     """
-    if dtype not in ("f16", "bf16", "f32"):
+    if DTYPES.get(dtype) not in ATTENDED:
         raise CuirError.of(
-            "U109", f"attention kernels are for f16, bf16 and f32, found `{dtype}`", hint="--dtype f16, --dtype bf16 or --dtype f32"
+            "U109", f"attention kernels are for {DTYPES_OF_ATTENTION}, found `{dtype}`", hint="--dtype f16, --dtype bf16 or --dtype f32"
         )
     value_dim = head_dim if value_dim is None else value_dim
     check_head_dims(head_dim, value_dim)

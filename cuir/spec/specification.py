@@ -357,7 +357,7 @@ class Specification(ShownInNotebooks):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the same as `reference` in the dtype of q, as eager FlexAttention does.
 
-        Products and weights are in half precision, the rest in float32.
+        Products and weights are in half precision, the rest in float32; of 8-bit floats only weights are rounded.
 
         parts: 1 for products of float32 whose operands are TF32.
         portion: the factor of each weight in the product with v, which is divided by it afterwards, as kernels divide
@@ -366,9 +366,11 @@ class Specification(ShownInNotebooks):
         """
         lengths = lengths_of(q, k)
         k, v = _per_head(k, lengths), _per_head(v, lengths)
-        products = q.float() @ k.float().mT if exact_scores else _half_product(q, k.mT, parts).float()
+        narrow = q.dtype.itemsize == 1
+        products = q.float() @ k.float().mT if exact_scores or narrow else _half_product(q, k.mT, parts).float()
         p, lse = self.weights(self.scores(products * scale, lengths), lengths)
-        return _half_product((p * portion).to(q.dtype), v, parts) / portion, lse
+        weights = (p * portion).to(q.dtype)
+        return (weights.float() @ v.float() if narrow else _half_product(weights, v, parts)) / portion, lse
 
 
 def _half_product(a: torch.Tensor, b: torch.Tensor, parts: int = 0) -> torch.Tensor:

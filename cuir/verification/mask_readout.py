@@ -18,7 +18,7 @@ from ..arguments.requirements import pad_arguments
 from ..attn.splicing.captured_arguments import compute_captured_arguments
 from ..attn.verification.contracts import describe_difference, get_result_span, has_splice_points
 from ..attn.verification.numeric import add_note
-from ..attn.verification.problems import Case, get_dtype, get_head_dims, make_outputs
+from ..attn.verification.problems import Case, get_dtype, get_head_dims, make_outputs, make_value_scales
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checked import Checked
 from ..interp import run
@@ -237,7 +237,7 @@ def _run_probe(
     probe = pad_arguments(checked, _make_probe(lengths, windows, dtype, dims, _PRODUCT[spec.normalize]))
     poisoned = make_outputs(checked, probe["Q"])
     try:
-        run(checked, {**probe, **poisoned, "scale": 1.0, **captured})
+        run(checked, {**probe, **poisoned, "scale": 1.0, **make_value_scales(checked, lengths), **captured})
     except CuirError as error:
         raise add_note(error, "while the mask was read out with products alike and one-hot V") from error
     return poisoned["O"] != 0

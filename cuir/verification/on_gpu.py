@@ -87,7 +87,7 @@ def compare(
             _require_same_bits(checked, case, first, on_gpu, number)
     assert first is not None
     try:
-        numbers = judge(first, spec, case, checked.origin.span)
+        numbers = judge(first, spec, case, checked.origin.span, by_tensor_core=True)
     except CuirError as error:
         raise add_note(error, f"on the GPU, in the case {case}") from error
     return Compared(numbers, _measure_distance(checked, case, interpreted, first, numbers), launches)

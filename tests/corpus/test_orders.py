@@ -18,6 +18,7 @@ from cuir.syntax.parser import parse
 QUERIES = (
     "flash_fwd_sm90",
     "flash_fwd_split_sm90",
+    "flash_fwd_f8_sm90",
     "flash_fwd_sm80",
     "flash_fwd_f32",
     "flash_bwd_dq_sm90",

@@ -14,7 +14,7 @@ from ...arguments.binding import TORCH
 from ...ops.limits import TARGETS
 from ...spec.dropout_hash import WORDS, draw_dropout_seed
 from ...syntax.caller_values import plain_number
-from ...syntax.types import BF16, F16, F32, DType
+from ...syntax.types import BF16, F8E4M3, F8E5M2, F16, F32, DType
 from ...syntax.types import DTYPES as NAMED
 from ...text.diagnostics import CuirError
 from .graph_errors import at_tracing
@@ -32,6 +32,9 @@ IN_TRANSFORM = (
 KNOWN_SIGNATURES = 1024  # size limit of the cache of signatures that passed the checks
 _FITTING: set[Hashable] = set()
 _IS_WRAPPED: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+ATTENDED = (F16, BF16, F32, F8E4M3, F8E5M2)
+NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
+DTYPES_OF_ATTENTION = "f16, bf16, f32 and 8-bit floats"
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
 
@@ -51,9 +54,10 @@ def dtype_of(dtype: torch.dtype | DType | str) -> DType:
     """
     dtypes: dict[object, DType] = {t: d for d, t in TORCH.items()} | dict(NAMED) | {d: d for d in NAMED.values()}
     result = dtypes.get(dtype)
-    if result not in (F16, BF16, F32):
+    if result not in ATTENDED:
         hint = f"dtype=torch.float32; {NO_FLOAT64}" if dtype is torch.float64 else None
-        raise CuirError.of("U109", f"attention kernels are for f16, bf16 and f32, found `{dtype}`", hint=hint)
+        raise CuirError.of("U109", f"attention kernels are for {DTYPES_OF_ATTENTION}, found `{dtype}`", hint=hint)
+    assert result is not None
     return result
 
 
@@ -73,16 +77,18 @@ def check_ranks(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> 
             )
 
 
-def check_tensors(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
-    """Check query [B, H, M, D], key [B or 1, HK, N, D] and value [B or 1, HK, N, DV], f16, bf16 or f32.
+def check_tensors(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool, dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
+    """Check query [B, H, M, D], key [B or 1, HK, N, D] and value [B or 1, HK, N, DV], of one of some dtypes.
 
     Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411
     heads.
     """
     signature = _signature(query, key, value, enable_gqa)
-    if signature is None or signature not in _FITTING or torch.jit.is_tracing():
-        _check_each(query, key, value, enable_gqa)
-        if signature is not None:
+    if signature is None or signature not in _FITTING or (dtypes is not DTYPES) or torch.jit.is_tracing():
+        _check_each(query, key, value, enable_gqa, dtypes)
+        if signature is not None and dtypes is DTYPES:
             if len(_FITTING) >= KNOWN_SIGNATURES:
                 _FITTING.clear()
             _FITTING.add(signature)
@@ -116,7 +122,7 @@ def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enab
     )
 
 
-def _check_each(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
+def _check_each(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool, dtypes: tuple[torch.dtype, ...]) -> None:
     check_ranks(query, key, value)
     if torch.jit.is_tracing():
         wrong(
@@ -124,12 +130,14 @@ def _check_each(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ena
         )
     tensors = {"query": query, "key": key, "value": value}
     for name, x in tensors.items():
-        if x.dtype not in DTYPES:
+        if x.dtype not in dtypes:
+            if dtypes is NARROW:
+                wrong("U109", f"scales are for 8-bit floats, found `{name}` of {word(x.dtype)}", "cuir.quantize_fp8 makes them")
             hint = f"{name}.to(torch.bfloat16)"
             if x.dtype == torch.float64:
                 hint = f"{name}.float(); {NO_FLOAT64}"
             elif x.dtype.itemsize == 1:
-                hint += ", multiplied by its scale: attention of 8-bit floats is not there"
+                hint = "q_scale=, k_scale= and v_scale= for 8-bit floats"
             raise CuirError.of("U109", f"`{name}` must be float16, bfloat16 or float32, found {word(x.dtype)}", hint=hint)
     for name, x in (("key", key), ("value", value)):
         if x.dtype != query.dtype:

@@ -40,10 +40,11 @@ VARIABLE = "CUIR_ARCH"  # names an architecture in place of that of the GPU, whi
 
 
 class Kernels(NamedTuple):
-    """The programs of a task, by name: for halves, and for f32; "" where there is none."""
+    """The programs of a task, by name: for halves, for f32, and for 8-bit floats; "" where there is none."""
 
     halves: str
     single: str = ""
+    narrow: str = ""
 
 
 def _read_table() -> dict[str, dict[Task, Kernels]]:
@@ -140,12 +141,14 @@ def find_kernel(arch: str, task: Task, dtype: DType) -> str:
     """
     if name := _find(arch, task, dtype):
         return name
-    multiplied = TARGETS[arch].operands.get("mma_sync", ())
+    multiplied = _list_multiplied(arch)
     if dtype.name not in multiplied:
         raise CuirError.of(
-            "U109", f"GPUs that run {arch} multiply {' and '.join(multiplied)}, found {dtype}", hint="tensor.half(), float16, on this GPU"
+            "U109", f"kernels of {arch} multiply {' and '.join(multiplied)}, found {dtype}", hint="tensor.half(), float16, on this GPU"
         )
     words, instead = _WORDS[task]
+    if dtype.itemsize == 1:
+        instead = "tensors of bfloat16, the numbers times their scales"
     if dtype == F32 and task in KERNELS[arch]:
         instead = "tensors of float16 or bfloat16 on this GPU"
     raise CuirError.of("U501", f"{arch} has no kernel for {words} in {dtype}", hint=f"use {instead}")
@@ -159,8 +162,14 @@ def find_counterpart(name: str, arch: str, dtype: DType) -> str:
 
 def _find(arch: str, task: Task, dtype: DType) -> str:
     entry = KERNELS[arch].get(task, Kernels(""))
-    name = entry.single if dtype == F32 else entry.halves
-    return name if dtype.name in TARGETS[arch].operands.get("mma_sync", ()) else ""
+    name = entry.single if dtype == F32 else entry.narrow if dtype.itemsize == 1 else entry.halves
+    return name if dtype.name in _list_multiplied(arch) else ""
+
+
+def _list_multiplied(arch: str) -> tuple[str, ...]:
+    """Return the dtypes that products of an architecture take, those of its kernels first."""
+    operands = TARGETS[arch].operands
+    return tuple(dict.fromkeys((*operands.get("mma_sync", ()), *operands.get("wgmma", ()))))
 
 
 def describe_attention(card: Card) -> str:

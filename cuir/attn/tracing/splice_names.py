@@ -13,7 +13,8 @@ from .mod_evaluator import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
-STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # parameters of every attention kernel of the corpus
+VALUE_SCALE = "VSCALE"  # scales of V, by batch entry and key head, or one for all of either
+STANDARD = ("Q", "K", "V", VALUE_SCALE, "O", "LSE", "scale")  # parameters of attention kernels of the corpus
 # parameters of every backward kernel; one without dK has the forward pass's splice points, and `dscore`
 BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")
 # with O and LSE of the forward pass, for kernels that compute L and DL themselves, and all or some gradients of the
@@ -89,6 +90,7 @@ __all__ = [
     "OPTIONAL",
     "SPLICE_POINTS",
     "STANDARD",
+    "VALUE_SCALE",
     "list_reserved",
     "list_reserved_in_expressions",
     "names_of",

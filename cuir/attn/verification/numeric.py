@@ -12,6 +12,7 @@ import torch
 
 from ...checking.checked import Checked
 from ...interp import Schedule, run
+from ...ops.meaning.tiles import multiply_narrow
 from ...spec.specification import Specification, lengths_of, products
 from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError, Diagnostic, Note
@@ -23,8 +24,9 @@ from .problems import Case, Launch, make_attention_launch
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
 RATIO_ROW = 2.0  # of its error for its worst query: one stale row is negligible in the norm of all
 RATIO_SINGLE = 2.0  # of PyTorch's own error in float32, or in TF32
-# factors of weights, which a kernel rounds before it divides by their sum: in TF32 the largest of these errors counts
-# as PyTorch's own
+LARGEST_NARROW = 256.0  # the largest weight in 8 bits, so that small ones are normal numbers
+# factors of weights, which a kernel rounds before it divides by their sum: in TF32 and in 8 bits the largest of these
+# errors counts as PyTorch's own
 PORTIONS = (
     0.87,
     0.74,
@@ -85,18 +87,23 @@ def check_numbers(program: Program, checked: Checked, spec: Specification, case:
     return judge(launched, spec, case, checked.origin.span)
 
 
-def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numbers:
-    """Judge computed outputs. Raises CuirError as `check_numbers`."""
+def judge(launched: Launch, spec: Specification, case: Case, span: Span, by_tensor_core: bool = False) -> Numbers:
+    """Judge computed outputs. Raises CuirError as `check_numbers`.
+
+    by_tensor_core: it has summed products of 8 bits, whose sums in its order then count as PyTorch's own, too.
+    """
 
     def wrong(code: str, message: str, hint: str | None = None) -> CuirError:
         return CuirError([Diagnostic(code, message, span, (Note(f"in the case {case}"),), hint)])
 
     o, lse = launched.o.double(), launched.lse.double()
     expected, expected_lse = spec.reference(launched.q, launched.k, launched.v, launched.scale)
-    exact_scores = case.fixed is not None
-    half, half_lse = spec.half(launched.q, launched.k, launched.v, launched.scale, launched.parts, exact_scores=exact_scores)
+    exact_scores, narrow = case.fixed is not None, launched.q.dtype.itemsize == 1
+    weight = LARGEST_NARROW if narrow else 1.0
+    half, half_lse = spec.half(launched.q, launched.k, launched.v, launched.scale, launched.parts, weight, exact_scores)
+    expected, half = expected * launched.value_factor, half * launched.value_factor
     # products that overflow before they are scaled: as PyTorch's own attention, which scales Q first
-    if not half.isfinite().all():
+    if not half.isfinite().all() and not narrow:
         half, _ = spec.half((launched.q * launched.scale).to(launched.q.dtype), launched.k, launched.v, 1.0, launched.parts)
     for output in find_outputs(spec.output_names):
         if output.name not in launched.extra_outputs:
@@ -129,21 +136,32 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
             "V303",
             f"a query without keys gives O = 0 and LSE = -inf; found otherwise at {_format_place(empty & ((lse != -math.inf) | (o != 0).any(-1)))}",
         )
-    unit = torch.finfo(launched.q.dtype).eps / 2  # the error of rounding the output
+    unit = torch.finfo(launched.o.dtype).eps / 2  # the error of rounding the output
     size = expected.norm().item() or 1.0
     error, yardstick = ((x.double() - expected).norm().item() / size for x in (o, half))
     rows, rows_yardstick = (_compute_row_errors(x.double(), expected) for x in (o, half))
     row, row_yardstick = (x.max().item() if x.numel() else 0.0 for x in (rows, rows_yardstick))
-    if launched.parts == 1:
+    if launched.parts == 1 or narrow:
         for portion in PORTIONS:
-            rounded_weights = (
-                spec.half(launched.q, launched.k, launched.v, launched.scale, 1, portion, exact_scores)[0]
-                .masked_fill(undefined[..., None], 0.0)
-                .double()
-            )
+            in_portion, _ = spec.half(launched.q, launched.k, launched.v, launched.scale, launched.parts, portion * weight, exact_scores)
+            rounded_weights = (in_portion * launched.value_factor).masked_fill(undefined[..., None], 0.0).double()
             yardstick = max(yardstick, (rounded_weights - expected).norm().item() / size)
             row_yardstick = max(row_yardstick, _compute_row_errors(rounded_weights, expected).max().item() if rows.numel() else 0.0)
-    precision = "half precision" if launched.q.dtype != torch.float32 else "TF32" if launched.parts == 1 else "float32"
+    cut_off = 0.0
+    if narrow and by_tensor_core:
+        summed, cut_off = _sum_by_tensor_core(launched, spec)
+        summed = (summed * launched.value_factor).masked_fill(undefined[..., None], 0.0)
+        yardstick = max(yardstick, (summed - expected).norm().item() / size)
+        row_yardstick = max(row_yardstick, _compute_row_errors(summed, expected).max().item() if rows.numel() else 0.0)
+    precision = (
+        "weights of 8 bits"
+        if narrow
+        else "half precision"
+        if launched.q.dtype != torch.float32
+        else "TF32"
+        if launched.parts == 1
+        else "float32"
+    )
     ratio = get_ratio(launched.q.dtype)
     exact = products(launched.q, launched.k, launched.scale)
     if precision == "float32":  # then not only the operands of products are rounded
@@ -171,7 +189,7 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
     rounded = (
         (products(launched.q, launched.k, launched.scale, launched.parts) - exact).abs().max().item()
         if launched.parts == 1 and exact.numel()
-        else 0.0
+        else cut_off
     )
     lse_allowed += rounded
     lse_error = lse_errors.max().item() if lse_errors.numel() else 0.0
@@ -201,6 +219,17 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
                 f"{output.name} differs from float64 by {distance[worst][0].item():.2e}, allowed {allowed_distance[worst][0].item():.2e}, at {_format_place(worst)}, where logits reach {scale_of:.1f}",
             )
     return Numbers(case, error, yardstick, row, row_yardstick, lse_error, allowed, row_allowed, lse_allowed)
+
+
+def _sum_by_tensor_core(launched: Launch, spec: Specification) -> tuple[torch.Tensor, float]:
+    """Return O as the tensor core sums products of 8 bits, and the largest error of a scaled product."""
+    lengths = lengths_of(launched.q, launched.k)
+    k, v = (x.repeat_interleave(lengths.H // lengths.HK, 1).double() for x in (launched.k, launched.v))
+    summed = multiply_narrow(launched.q.double(), k.mT) * launched.scale
+    weights = spec.weights(spec.scores(summed, lengths), lengths)[0]
+    o = multiply_narrow((weights * LARGEST_NARROW).to(launched.q.dtype).double(), v) / LARGEST_NARROW
+    exact = products(launched.q, launched.k, launched.scale)
+    return o, (summed - exact).abs().max().item() if exact.numel() else 0.0
 
 
 def _compute_lse_sensitivity(launched: Launch, spec: Specification, expected: torch.Tensor, most: float) -> torch.Tensor:

@@ -14,16 +14,18 @@ from ...arguments.binding import TORCH
 from ...arguments.requirements import copy_of, pad_arguments
 from ...checking.checked import Checked
 from ...ops.expressions import traits
+from ...ops.meaning.tiles import cast as cast_tile
 from ...spec.function_specification import AnySpecification
 from ...spec.specification import Lengths, Specification
 from ...syntax.nodes import Call, Expr, GlobalType, Kernel, Program
 from ...syntax.nodes import Literal as Number
-from ...syntax.types import DType
+from ...syntax.types import F32, DType
 from ...syntax.walk import walk
 from ...text.diagnostics import CuirError
 from ...verification.values.special_plan import SPECIAL
 from ..outputs.output_table import OUTPUT_NAMES
 from ..splicing.captured_arguments import compute_captured_arguments
+from ..tracing.splice_names import VALUE_SCALE
 
 Kind = Literal[
     "normal",
@@ -108,6 +110,7 @@ class Launch:
     captured: Mapping[str, Any] = field(default_factory=dict)
     extra_outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # outputs beside O and LSE, by name
     parts: int = 0  # the least number of TF32 parts of f32 operands in the kernel's products; 0: no such products
+    value_scale: torch.Tensor | None = None  # by batch entry and key head, or one for all of either
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
@@ -123,13 +126,22 @@ class Launch:
         """Return a launch with the same inputs, and other outputs."""
         return replace(self, o=outputs["O"], lse=outputs["LSE"], extra_outputs={n: outputs[n] for n in self.extra_outputs})
 
+    @property
+    def value_factor(self) -> torch.Tensor | float:
+        """Scale of the values of each query head, in float64: a factor of O."""
+        if self.value_scale is None:
+            return 1.0
+        of_heads = self.value_scale.double().expand(self.q.shape[0], self.k.shape[1])
+        return of_heads.repeat_interleave(self.q.shape[1] // self.k.shape[1], 1)[..., None, None]
+
     def fresh(self) -> Launch:
         """Return a launch with the same inputs, outputs full of NaN."""
         return self.with_outputs({name: copy_of(x).fill_(math.nan) for name, x in self.outputs.items()})
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of a run by name."""
-        return {"Q": self.q, "K": self.k, "V": self.v, **self.outputs, "scale": self.scale, **self.captured}
+        of_values = {} if self.value_scale is None else {VALUE_SCALE: self.value_scale}
+        return {"Q": self.q, "K": self.k, "V": self.v, **self.outputs, "scale": self.scale, **of_values, **self.captured}
 
 
 def _list_missing_parameters(kernel: Kernel) -> list[str]:
@@ -171,7 +183,8 @@ def make_attention_launch(program: Program, checked: Checked, spec: Specificatio
     """Make the arguments of an attention kernel for a case."""
     dtype, dims = TORCH[get_dtype(checked)], get_head_dims(checked)
     lengths, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
-    q, k, v = (x.to(dtype) for x in draw_attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
+    drawn = draw_attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype)  # type: ignore[arg-type]
+    q, k, v = (cast_tile(x, F32, get_dtype(checked)).to(dtype) for x in drawn)
     if case.fixed is not None:
         q, k, scale = case.fixed
     if case.kind == "largest" and spec.normalize != "softmax":  # O is a sum of values, not a mean
@@ -181,7 +194,22 @@ def make_attention_launch(program: Program, checked: Checked, spec: Specificatio
     captured = pad_arguments(checked, compute_captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
     poisoned, inputs = make_outputs(checked, q), pad_arguments(checked, {"Q": q, "K": k, "V": v})
     o, lse = poisoned.pop("O"), poisoned.pop("LSE")
-    return Launch(inputs["Q"], inputs["K"], inputs["V"], o, lse, scale, captured, poisoned, get_parts(checked))
+    scales = make_value_scales(checked, lengths, case.seed).get(VALUE_SCALE)
+    return Launch(inputs["Q"], inputs["K"], inputs["V"], o, lse, scale, captured, poisoned, get_parts(checked), scales)
+
+
+def make_value_scales(checked: Checked, lengths: Lengths, seed: int | None = None) -> dict[str, torch.Tensor]:
+    """Return scales of values by parameter, nothing for a kernel without any; without a seed they are 1.
+
+    The seed also decides whether batch entries, and key heads, have their own.
+    """
+    if not any(t.name == VALUE_SCALE for t in checked.tensors):
+        return {}
+    if seed is None:
+        return {VALUE_SCALE: torch.ones(1, 1)}
+    generator = torch.Generator().manual_seed(seed)
+    shape = (lengths.B if seed % 2 == 0 else 1, lengths.HK if seed % 3 < 2 else 1)
+    return {VALUE_SCALE: torch.exp2(torch.randn(shape, generator=generator) * 2)}
 
 
 def get_parts(checked: Checked) -> int:
@@ -193,7 +221,8 @@ def get_parts(checked: Checked) -> int:
 def make_outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return O, LSE and further outputs that the kernel computes, full of NaN to show unwritten elements."""
     rows = ["LSE", *(n for n in OUTPUT_NAMES if any(t.name == n for t in checked.tensors))]
-    o = torch.full((*q.shape[:-1], get_head_dims(checked)[1]), math.nan, dtype=q.dtype)
+    dtype = next((TORCH[t.dtype] for t in checked.tensors if t.name == "O"), q.dtype)
+    o = torch.full((*q.shape[:-1], get_head_dims(checked)[1]), math.nan, dtype=dtype)
     return pad_arguments(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
 
 
@@ -222,7 +251,7 @@ def draw_attention_inputs(
     if kind == "huge":
         return q * 64, k * 64, v
     if kind == "largest":  # the dtype holds a weighted mean of such values, also with rounded weights
-        top = 2.0**15 if dtype == torch.float16 else 2.0**100
+        top = {torch.float16: 2.0**15, torch.float8_e4m3fn: 2.0**7, torch.float8_e5m2: 2.0**14}.get(dtype, 2.0**100)
         return q, k, torch.where(torch.rand(v.shape, generator=rng) < 1 / 64, torch.sign(v) * top, v * top / 64)
     if kind == "ties":
         return q, _repeat_pairs(k), v

@@ -73,7 +73,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("head dim", "U110", "the head dim of query and key must be from 1 to 512, found 513", "", lambda: call(*(torch.zeros(1, 1, 4, 513).half() for _ in range(3)))),
     ("head dim of V", "U110", "the head dim of value must be from 1 to 512, found 0", "", lambda: call(v=V[..., :0])),
     ("another head dim of K", "U408", "query and key must have one head dim, found 64 and 32", "", lambda: call(k=K[..., :32])),
-    ("8-bit floats", "U109", "`query` must be float16, bfloat16 or float32, found float8_e4m3fn", "attention of 8-bit floats is not there", lambda: call(*(x.to(torch.float8_e4m3fn) for x in (Q, K, V)))),
+    ("8-bit floats", "U109", "`query` must be float16, bfloat16 or float32, found float8_e4m3fn", "q_scale=, k_scale= and v_scale=", lambda: call(*(x.to(torch.float8_e4m3fn) for x in (Q, K, V)))),
     ("gradient", "X109", "there are gradients of a softmax, found normalize='relu'", "torch.no_grad()", lambda: call(*(x.clone().requires_grad_() for x in (Q, K, V)), normalize="relu")),
     ("scale", "U413", "scale must be a finite number, found nan", "", lambda: call(scale=math.nan)),
     ("a scale beyond float32", "U413", "scale must be from 1.2e-38 to 1e+38, found 1e+300", "", lambda: call(scale=1e300)),
@@ -110,7 +110,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("a tensor elsewhere by a name that the kernel has", "U407", "`t`, which a mod captures", "t.to(query.device)",
      lambda: (lambda t: call(score=lambda s, b, h, q, k: s + t[k]))(ELSEWHERE)),
     ("too many indices", "X120", "`SHORT` has 1 dims, found 2 indices", "", lambda: call(score=lambda s, b, h, q, k: s + SHORT[h, k])),
-    ("dtype of the explicit form", "U109", "attention kernels are for f16, bf16 and f32, found `torch.float64`", "", lambda: attention(causal, dtype=torch.float64)),
+    ("dtype of the explicit form", "U109", "attention kernels are for f16, bf16, f32 and 8-bit floats, found `torch.float64`", "", lambda: attention(causal, dtype=torch.float64)),
     ("head dim of the explicit form", "U110", "the head dim of query and key must be from 1 to 512, found 520", "", lambda: attention(causal, head_dim=520)),
 ]  # fmt: skip
 
