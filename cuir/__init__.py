@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .bridging import bridge
     from .checking.checked import Checked
     from .checking.checker import check
-    from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
+    from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, quantize_fp8, varlen_attention
     from .interp import run
     from .lowering import lower
     from .performance.search import tuned
@@ -40,7 +40,7 @@ _HOME = {
     "arguments.binding": ("bind",),
     "checking.checked": ("Checked",),
     "checking.checker": ("check",),
-    "flex": ("attention", "attention_with_kv_cache", "create_block_mask", "flex_attention", "varlen_attention"),
+    "flex": ("attention", "attention_with_kv_cache", "create_block_mask", "flex_attention", "quantize_fp8", "varlen_attention"),
     "interp": ("run",),
     "lowering": ("lower",),
     "runtime.public_compile": ("compile",),
@@ -92,6 +92,7 @@ __all__ = [
     "load",
     "lower",
     "parse",
+    "quantize_fp8",
     "run",
     "show",
     "transfer",

@@ -1,6 +1,7 @@
 """FlexAttention's interface on verified kernels."""
 
 from ..attn.api.block_masks import create_block_mask, create_nested_block_mask
+from ..attn.api.scaled_calls import quantize_fp8
 from ..attn.capture.kernel_operands import packed_copies
 from ..attn.kernels.attention_kernel import Attention, attention
 from ..attn.serving.cached import attention_with_kv_cache
@@ -39,5 +40,6 @@ __all__ = [
     "create_nested_block_mask",
     "flex_attention",
     "packed_copies",
+    "quantize_fp8",
     "varlen_attention",
 ]

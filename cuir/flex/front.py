@@ -11,6 +11,7 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ..attn.api.dense_calls import run_new
 from ..attn.api.prepared_calls import run_warm
+from ..attn.api.scaled_calls import Scales, attend_scaled
 from ..attn.capture.attention_request import SOFTMAX, AttentionRequest, Level, Weighting
 from ..attn.capture.call_inputs import Seeded, make_scale_positive, prepare_dropout, wrong
 from ..attn.capture.dispatcher_calls import is_dispatched
@@ -48,6 +49,9 @@ def flex_attention(
     dropout_p: float = 0.0,
     dropout_seed: torch.Tensor | None = None,
     batch_invariant: bool = False,
+    q_scale: torch.Tensor | float | None = None,
+    k_scale: torch.Tensor | float | None = None,
+    v_scale: torch.Tensor | float | None = None,
 ) -> Any:
     """Compute attention with a score_mod and a mask, as torch.nn.attention.flex_attention does.
 
@@ -78,6 +82,10 @@ def flex_attention(
             returns the same mask as a tensor.
         batch_invariant: add up the keys of a query in an order that depends on them alone: neither on the batch nor on
             the other queries. Gradients are not included.
+        q_scale: for float8_e4m3fn or float8_e5m2 inputs, as `cuir.quantize_fp8` makes them: a number, or f32 [] for
+            all, [B, H], or [B, H, blocks of 128 queries]. A number times its scale is a query. O is then bfloat16.
+        k_scale: a number, or f32 [], [B, HK], or [B, HK, blocks of 128 keys].
+        v_scale: a number, or f32 [] or [B, HK].
 
     Returns:
         O [B, H, M, DV] with the order of query's strides, and with return_lse also LSE [B, H, M], f32, in natural
@@ -91,6 +99,15 @@ def flex_attention(
     aux_names: tuple[str, ...] = ()
     if return_aux is not None:
         aux_names = _list_requested(return_aux, return_lse)
+    if q_scale is not None or k_scale is not None or v_scale is not None:
+        weights = Weighting(normalize, plain_number(sink), aux_names, dropout_p != 0.0)
+        scaled = AttentionRequest(
+            query, key, value, score_mod, block_mask, plain_number(scale), enable_gqa, backend, verify, weights, None, batch_invariant
+        )
+        o, lse = attend_scaled(scaled, Scales(plain_number(q_scale), plain_number(k_scale), plain_number(v_scale)))
+        if return_aux is not None:
+            return o, AuxOutput(lse=lse if return_aux.lse else None)
+        return (o, lse) if return_lse else o
     if _ANY_AUTOCAST() and autocasts(query):
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))

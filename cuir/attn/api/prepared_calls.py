@@ -105,11 +105,12 @@ def run_warm(
     block_mask: BlockMask | None,
     options: Hashable,
     weighting: Weighting,
-    dropout: Seeded | None,
+    dropout: Seeded | torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...] | None:
     """Return the outputs of a call if its signature is cached with the same mod objects, else None.
 
     Arguments are those of an `AttentionRequest`, which no warm call makes; `options` is its `key_of_options`.
+    In place of dropout there may be a scale of 8-bit values.
     """
     sink, numbers = (None, ()) if weighting is SOFTMAX else (weighting.sink_tensor, _numbers(weighting))
     mask_mod: Mod | None = None
@@ -142,7 +143,9 @@ def run_warm(
     if not signature[-1]:  # one with gradients cannot be replayed
         cache.last = options, ready
     ready = ready.pin_if_capturing()
-    return (ready if dropout is None else ready.with_dropout(dropout))(query, key, value)
+    if dropout is not None:
+        ready = ready.with_value_scale(dropout) if isinstance(dropout, torch.Tensor) else ready.with_dropout(dropout)
+    return ready(query, key, value)
 
 
 def _options(request: AttentionRequest, mask: Hashable) -> Hashable:

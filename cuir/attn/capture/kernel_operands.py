@@ -89,14 +89,16 @@ def pack_rows(x: torch.Tensor) -> torch.Tensor:
 def output_for(query: torch.Tensor, columns: int) -> torch.Tensor:
     """Return O [B, H, M, columns] as a kernel writes it, not initialised.
 
-    Its dims lie in memory in the order of query's; rows are padded to a multiple of 16 bytes.
+    Its dims lie in memory in the order of query's; rows are padded to a multiple of 16 bytes. It is bfloat16 for 8-bit
+    queries.
     """
+    dtype = torch.bfloat16 if query.dtype.itemsize == 1 else query.dtype
     if columns == query.shape[-1]:
-        o = torch.empty_like(query, requires_grad=False)
+        o = torch.empty_like(query, dtype=dtype, requires_grad=False)
         if strides_fit(o):
             return o
     order = _order(query)
-    rows = _rows(query, [query.shape[d] for d in order], columns)
+    rows = _rows(query.new_empty(0, dtype=dtype), [query.shape[d] for d in order], columns)
     return rows.permute(*(order.index(d) for d in range(3)), 3)
 
 

@@ -49,7 +49,7 @@ from ..splicing.captured_arguments import Cache, State, are_unchanged, memory_of
 from ..splicing.dropout_splice import arguments_of
 from ..splicing.splice import TransferResult, transfer
 from ..tracing.read_ranges import Reads, trace_without_clashes
-from ..tracing.splice_names import DROPOUT
+from ..tracing.splice_names import DROPOUT, VALUE_SCALE
 from ..tracing.traced_result import Parameter, Traced
 from .autograd import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
 from .backward_kernels import RequestedGradients
@@ -90,7 +90,9 @@ class Ready:
     data: TransferResult | None = None
     setting: Mapping[str, Const] = field(default_factory=dict)  # the kernel's const parameters
     replays: list[ReplayableCall] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
-    seed: tuple[torch.Tensor, ...] = ()  # of dropout: another tensor in each call
+    seed: tuple[torch.Tensor, ...] = ()  # of dropout, or a scale of values: another tensor in each call
+    seed_names: tuple[str, ...] = DROPOUT
+    scaled: list[ReplayableCall] = field(default_factory=list)  # the replay of a call with a scale of values
     dropped: dict[float, list[ReplayableCall]] = field(default_factory=dict)  # the replays by probability of dropout
     differentiable: set[Hashable] = field(default_factory=set)  # requests for gradients that passed the checks
 
@@ -126,7 +128,7 @@ class Ready:
             return replayed
         tensors = {"Q": query, "K": key, "V": value}
         if self.seed:
-            tensors |= zip(DROPOUT, self.seed)
+            tensors |= zip(self.seed_names, self.seed)
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
         o = output_for(query, self.columns)
@@ -174,6 +176,11 @@ class Ready:
         if p not in self.dropped and len(self.dropped) >= KNOWN_PROBABILITIES:
             self.dropped.clear()
         return replace(self, arguments={**self.arguments, **arguments_of(p, seed)}, seed=(seed,), replays=self.dropped.setdefault(p, []))
+
+    def with_value_scale(self, scale: torch.Tensor) -> Ready:
+        """Return the call with scales of its values, [1, 1] or [B, HK]."""
+        arguments = {**self.arguments, VALUE_SCALE: scale}
+        return replace(self, arguments=arguments, seed=(scale,), seed_names=(VALUE_SCALE,), replays=self.scaled)
 
     def replay(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """Replay an earlier call for tensors of the same layout, without gradients.
