@@ -15,7 +15,9 @@ from importlib.resources import files
 from cuir.checking.prelude_functions import prelude
 from cuir.cli import reference_pages as reference
 from cuir.ops import Op
-from cuir.syntax.nodes import Program
+from cuir.ops.expressions import traits
+from cuir.syntax.nodes import Call, Program
+from cuir.syntax.walk import walk
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
 
@@ -74,14 +76,16 @@ def prompts_hash() -> str:
 
 
 @functools.cache
-def language_reference(archs: frozenset[str] = frozenset()) -> str:
+def language_reference(archs: frozenset[str] = frozenset(), interleaves: bool = True) -> str:
     """Return primitives and operators with their parameters, meaning and effects, a few lines each.
 
     archs: architectures, at least one of which has each primitive; by default all primitives are returned.
+    interleaves: those for products of 8-bit floats in registers are returned, too.
     """
     parts: list[str] = []
     for family, ops in reference.families().items():
         available = [op for op in ops if not archs or not archs.isdisjoint(op.archs)]
+        available = [op for op in available if interleaves or not op.traits.interleaves]
         if not available:
             continue
         parts.append(f"### {family}")
@@ -101,12 +105,15 @@ def _meaning(op: Op) -> str:
 def language(program: Program | None = None) -> str:
     """Return the system's message: the language, its primitives, and the prelude.
 
-    The prelude is left out where the program holds all of its functions, and primitives that no architecture of its
-    kernels has.
+    The prelude is left out where the program holds all of its functions, primitives that no architecture of its kernels
+    has, and those for products of 8-bit floats in registers where the program has none.
     """
     has_prelude = program is not None and prelude().funcs().keys() <= program.funcs().keys()
     archs = frozenset(kernel.arch for kernel in program.kernels().values()) if program is not None else frozenset()
-    return fill("system", reference=language_reference(archs), prelude="" if has_prelude else _PRELUDE + fence(_prelude_text(), "cuir"))
+    interleaves = program is None or any(isinstance(n, Call) and traits(n).interleaves for n in walk(program))
+    return fill(
+        "system", reference=language_reference(archs, interleaves), prelude="" if has_prelude else _PRELUDE + fence(_prelude_text(), "cuir")
+    )
 
 
 def _prelude_text() -> str:

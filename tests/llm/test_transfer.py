@@ -222,6 +222,11 @@ def test_the_opening(target: str, processes: LimitedProcesses) -> None:
     assert len(text) / 3.4 < PROMPT_TOKENS, "characters a token of such texts, about"
 
 
+@pytest.mark.parametrize(("start", "holds"), [("flash_fwd_sm90", False), ("flash_fwd_f8_sm90", True)])
+def test_primitives_for_products_of_8_bits_are_for_programs_that_have_these(start: str, holds: bool) -> None:
+    assert ("`interleave(x)`" in language(origin(start))) == holds and "`interleave(x)`" in language()
+
+
 def test_no_example_is_the_target() -> None:
     for target in EXAMPLES:
         text = examples(origin(), "flash_fwd", specification(target))
