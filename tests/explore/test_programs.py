@@ -172,7 +172,7 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
     (
         "flash_fwd_f8_sm90",
         "flash_fwd",
-        {"D": 64, "BM": 64, "BN": 64, "DYNAMIC": False},
+        {"T": F8E4M3, "D": 64, "BM": 64, "BN": 64, "DYNAMIC": False},
         {"B": 1, "H": 2, "HK": 1, "M": 64, "N": 200, "VB": 1, "VH": 1},
         {"scale": 0.1},
         2,

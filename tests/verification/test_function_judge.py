@@ -82,7 +82,6 @@ def test_the_table_agrees_with_the_spaces_of_the_tuner() -> None:
 SMALL = {
     "gemm": {"BM": 64, "BN": 64},
     "flash_bwd": {"D": 64, "BN": 64},
-    "flash_fwd_f8_sm90": {"D": 64, "BM": 64, "BN": 64},
     "flash_bwd_sm90": {"D": 64},
     "flash_bwd_wide_sm90": {"D": 192},
     "flash_bwd_dq_sm90": {"D": 64, "BM": 64, "BN": 64},

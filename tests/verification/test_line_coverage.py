@@ -12,7 +12,7 @@ from cuir.interp import run
 from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import as_any
 from cuir.syntax.parser import parse
-from cuir.syntax.types import F16
+from cuir.syntax.types import F8E4M3, F16, DType
 from cuir.verification import stages, verify
 from cuir.verification.line_coverage import find_unreached, forget_entered
 
@@ -73,14 +73,15 @@ def test_the_report_says_so() -> None:
     )  # wrong: that is what is said
 
 
-@pytest.mark.thorough("takes the numbers of three settings of the expert kernel")
-def test_all_of_the_expert_kernel_is_reached_by_some_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.thorough("takes the numbers of three settings of the expert kernels")
+@pytest.mark.parametrize(("name", "dtype", "keys"), [("flash_fwd_sm90", F16, 80), ("flash_fwd_f8_sm90", F8E4M3, 96)])
+def test_all_of_the_expert_kernel_is_reached_by_some_setting(name: str, dtype: DType, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the numbers alone. With groups of one head (L2=1) a ragged tile follows whole ones, so that a warpgroup behind the last query ends the tile before."""
     monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked, shared: None)
-    text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
-    program, remaining = parse(text, "flash_fwd_sm90.cuir"), []
-    for consts in ({}, {"BM": 192, "BN": 80}, {"AHEAD": False, "BM": 64, "BN": 64}):
-        report = verify(program, corpus.variant("causal")(), consts={"T": F16, "D": 64, "L2": 1, **consts}, seeded=0)
+    text = corpus.kernels()[name].read_text(encoding="utf-8")
+    program, remaining = parse(text, f"{name}.cuir"), []
+    for consts in ({}, {"BM": 192, "BN": keys}, {"AHEAD": False, "BM": 64, "BN": 64}):
+        report = verify(program, corpus.variant("causal")(), consts={"T": dtype, "D": 64, "L2": 1, **consts}, seeded=0)
         assert report.ok and not (report.unreached and consts.get("AHEAD", True))  # else the lines are asked of the settings together
         remaining.append({line for a, b in (*report.left_out, *report.unreached) for line in range(a, b + 1)})
     lines = [text.splitlines()[line - 1].strip() for line in set.intersection(*remaining)]
@@ -97,7 +98,7 @@ LARGE = (
 
 
 GRADIENTS = ("flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_f32", "flash_bwd_dq_f32")  # which are a kernel at a head dim of 64, too
-OTHERWISE = {"flash_fwd_sm90"}  # above
+OTHERWISE = {"flash_fwd_sm90", "flash_fwd_f8_sm90"}  # above
 
 
 @pytest.mark.thorough("a verification of each kernel of the corpus; the expert kernel has its test above")

@@ -213,7 +213,7 @@ def _find_reduction(op: Operation, role: RoleFacts) -> Subject | None:
 
 
 def _find_interleaving(op: Operation, role: RoleFacts) -> Subject | None:
-    return ("interleave", (op,)) if isinstance(op, ops.Apply) and op.kind.interleaves else None
+    return ("interleave", (op,)) if isinstance(op, (ops.Apply, ops.Perform)) and op.kind.interleaves else None
 
 
 def _find_join(op: Operation, role: RoleFacts) -> Subject | None:

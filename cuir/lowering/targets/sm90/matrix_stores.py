@@ -8,6 +8,7 @@ from ....syntax.types import BF16
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import TileT
+from ...select.ways import way_of
 
 if TYPE_CHECKING:
     from ...cuda.primitives.memory import SharedLoad, SharedStore
@@ -56,8 +57,14 @@ def store_chunks(role: RolePrinter, store: SharedStore) -> None:
     role.out.line(f"cuir::store_chunks<{sizes}>({store.value}, {store.base}, {_warp(role)}, lane);")
 
 
-@PRINTERS.prints("transpose_interleaved")
-def transpose_interleaved(role: RolePrinter, op: ops.Perform) -> None:
+@PRINTERS.prints("interleave", "transpose_interleaved")
+def interleave(role: RolePrinter, op: ops.Apply | ops.Perform) -> None:
+    """Emit an interleaved tile, or the transposition of a view, in the way that was selected."""
+    role.target.code("interleave", way_of(op))(role, op)
+
+
+@PRINTERS.code_of("interleave", "blocks")
+def transpose_blocks(role: RolePrinter, op: ops.Perform) -> None:
     """Emit the transposition of a view of 8-bit floats, 16 x 32 at a time by a warp."""
     source, target = role.places.shared(op.arg("source")), role.places.shared(op.arg("target"))
     sizes = f"{source.alloc.rows}, {target.alloc.rows}, {source.rows}, {source.cols}, {_warps(role)}"
@@ -65,8 +72,8 @@ def transpose_interleaved(role: RolePrinter, op: ops.Perform) -> None:
     role.out.line(f"cuir::transpose_interleaved<{sizes}>({starts}, {_warp(role)}, lane);")
 
 
-@PRINTERS.prints("interleave")
-def interleave(role: RolePrinter, op: ops.Apply) -> None:
+@PRINTERS.code_of("interleave", "words")
+def pack_words(role: RolePrinter, op: ops.Apply) -> None:
     """Emit the packing of rounded numbers to words of the left operand of a product."""
     t = op.result.type
     assert isinstance(t, TileT)

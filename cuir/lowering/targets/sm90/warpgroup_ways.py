@@ -188,10 +188,16 @@ def _judge_left(op: ops.Perform) -> Verdict | None:
     return None
 
 
+@WAYS.way("interleave", "blocks")
+def transpose_blocks(op: ops.Apply | ops.Perform) -> Verdict | None:
+    """Transpose 16 x 32 numbers in shared memory at a time, by ldmatrix and stmatrix."""
+    return fits("rows of 8-bit numbers in panels, in multiples of 16 and 32") if isinstance(op, ops.Perform) else None
+
+
 @WAYS.way("interleave", "words")
-def interleave(op: ops.Apply) -> Verdict:
+def interleave(op: ops.Apply | ops.Perform) -> Verdict:
     """Pack four numbers that a thread has of 16 columns into a register, the left operand of wgmma."""
-    t = op.result.type
+    t = op.results[0].type
     assert isinstance(t, TileT)
     if t.layout != WORDS:
         return misfits("an interleaved tile that is more than the left operand of products", hint="interleave it for products alone")
