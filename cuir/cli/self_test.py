@@ -53,6 +53,8 @@ def run_self_test(begin_step: Callable[[str], None] = lambda name: None) -> Iter
             yield Step(name, time.perf_counter() - begin, "left out" if reason else "passed", reason)
         except (CuirError, AssertionError, RuntimeError) as error:
             yield Step(name, time.perf_counter() - begin, "failed", str(error))
+        except Exception as error:  # of a package that is not whole, say: an issue needs the other steps too
+            yield Step(name, time.perf_counter() - begin, "failed", f"{type(error).__name__}: {error}")
 
 
 def _verify() -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..caching import disk
 from ..ops.limits import TARGETS
@@ -18,6 +20,7 @@ from .nvrtc import describe_version, find_headers, import_nvrtc
 
 COMPILERS = ("nvcc", "NVRTC")  # the first that is there compiles
 TO_COMPILE = ("nvcc", "CuTe headers")
+KERNEL_MODULE = Path("/proc/driver/nvidia/version")  # of Linux
 
 # package, the extra that installs it, what it is for
 OPTIONAL = (
@@ -117,7 +120,7 @@ def _inspect_cards() -> list[Finding]:
                 f"L2 cache of {card.l2_bytes / 2**20:.0f} MiB, {card.shared_bytes // 1024} KiB of shared memory a CTA",
             )
         )
-    return [Finding("driver", f"CUDA {_read_driver_version()}"), *cards]
+    return [Finding("driver", describe_driver()), *cards]
 
 
 def _inspect_compilers() -> list[Finding]:
@@ -131,13 +134,18 @@ def _inspect_compilers() -> list[Finding]:
     return [nvcc, Finding("NVRTC", f"{describe_version(nvrtc)}, with the headers in {find_headers()}")]
 
 
-def _read_driver_version() -> str:
-    """Return the newest version of CUDA that the driver supports."""
+def describe_driver() -> str:
+    """Return the version of the driver, where its kernel module tells it, and the newest CUDA that it supports."""
     try:
         version = int(driver().cuDriverGetVersion()[1])
+        newest = f"CUDA {version // 1000}.{version % 1000 // 10}"
     except (CuirError, RuntimeError):
-        return "of unknown version"
-    return f"{version // 1000}.{version % 1000 // 10}"
+        newest = "CUDA of unknown version"
+    try:
+        module = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", KERNEL_MODULE.read_text(encoding="utf-8"))
+    except OSError:
+        module = None
+    return f"{module[1]}, {newest}" if module else newest
 
 
 def _inspect(name: str, find: Callable[[], str]) -> Finding:

@@ -58,6 +58,8 @@ def doctor(
                 reason = f": {step.reason}" if step.reason else ""
                 console.print(make_styled_text((f"{step.verdict:9}", color), f"{step.name}, {step.seconds:.1f} s{reason}"), soft_wrap=True)
     failed = any(s.verdict == "failed" for s in steps)
+    if self_test and not as_json:
+        console.print("send all of this with an issue", style="dim")
     if as_json:
         print_json(
             {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,6 +84,37 @@ def test_a_failed_step_does_not_stop_the_next(cuir: Callable, monkeypatch: pytes
     monkeypatch.setattr(self_test, "_verify", fail)
     output = cuir("doctor", "--self-test")
     assert output.code == 1 and "numbers differ" in output.out and output.out.count("passed") == 5
+    assert output.out.rstrip().endswith("send all of this with an issue")
+
+
+def test_an_error_of_any_kind_is_a_failed_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise ImportError("no module named parts")
+
+    monkeypatch.setattr(self_test, "STEPS", {"one": "_verify", "two": "_compile"})
+    monkeypatch.setattr(self_test, "_verify", fail)
+    monkeypatch.setattr(self_test, "_compile", lambda: "")
+    steps = [(s.name, s.verdict, s.reason) for s in self_test.run_self_test()]
+    assert steps == [("one", "failed", "ImportError: no module named parts"), ("two", "passed", "")]
+
+
+MODULE = "NVRM version: NVIDIA UNIX {kind}Kernel Module {machine}580.65.06  {end}\nGCC version:  gcc version 13.3.0\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MODULE.format(kind="Open ", machine="for x86_64  ", end="Release Build  (root@host)  Sun Jul 27 2025"),
+        MODULE.format(kind="x86_64 ", machine=" ", end="Sun Jul 27 06:43:23 UTC 2025"),
+    ],
+)
+def test_an_issue_names_the_version_of_the_driver(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (module := tmp_path / "version").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(environment, "driver", lambda: SimpleNamespace(cuDriverGetVersion=lambda: (0, 13010)))
+    monkeypatch.setattr(environment, "KERNEL_MODULE", module)
+    assert environment.describe_driver() == "580.65.06, CUDA 13.1"
+    monkeypatch.setattr(environment, "KERNEL_MODULE", tmp_path / "none")
+    assert environment.describe_driver() == "CUDA 13.1"
 
 
 @pytest.mark.parametrize("step", ["_find_fault", "_interpret_attention"])
