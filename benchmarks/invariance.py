@@ -27,7 +27,7 @@ import torch
 
 import cuir
 from benchmarks.recorded import command
-from cuir.attn.kernels import decoding, form_settings
+from cuir.attn.kernels import decoding, latent_settings
 from cuir.performance.timing.gpu import versions
 from cuir.performance.timing.timing_protocol import Call, capture_graph, median_ms
 from cuir.text.markdown import table
@@ -63,6 +63,7 @@ KINDS = {
     "packed": Kind("varlen"),
     "dense": Kind("dense"),
     "latent": Kind("latent", heads=16, key_heads=1, dim=576),
+    "latent, 8 bits": Kind("latent", heads=16, key_heads=1, dim=576, eight=True),
 }
 
 
@@ -198,7 +199,7 @@ class Batches:
             **self._rule(),
             **options,
         }
-        q = torch.stack([s.q for s in batch])
+        q, pool = torch.stack([s.q for s in batch]), pool.to(E4M3) if self.kind.eight else pool
         return list(zip(*cuir.attention_with_kv_cache(q, pool.view(-1, page, 1, self.kind.dim), None, **more)))
 
     def _run_varlen(self, batch: list[Sequence], capacity: int, options: dict[str, Any]) -> Outputs:
@@ -449,7 +450,7 @@ def main() -> int:
         print("this needs a Hopper GPU", file=sys.stderr)
         return 1
     if options.share:
-        decoding.FIXED_SHARE, form_settings.FIXED_SHARE = options.share, options.share // decoding.BLOCK
+        decoding.FIXED_SHARE = latent_settings.FIXED_SHARE = options.share
     results: list[dict[str, Any]] = [{"suite": "invariance", "command": command("benchmarks.invariance", sys.argv[1:]), **versions()}]
 
     def show(row: dict[str, Any]) -> None:

@@ -54,6 +54,7 @@ PACKAGES = (
 )  # whose versions the head names
 HEADS = ((32, 32), (64, 8))  # query heads, key heads
 LATENT, LATENT_PAGE = 512, 64  # columns of values; tokens
+LATENT_8_BITS = "causal_8_bits"  # our cache is e4m3; peers have the same numbers in bf16
 LATENT_PEERS = {"flash_mla": "flash_mla", "fa3": "fa3_fwd_interface"}  # their modules
 
 
@@ -118,7 +119,8 @@ def list_rows() -> Iterator[Row]:
         (128, 16, 1, 8192),
         (128, 8, 1, 8192),
     ):
-        yield Row("latent", "latent", "causal", Shape(B, H, 1, M, N, 576), tuple(LATENT_PEERS))
+        for variant in ("causal", LATENT_8_BITS):
+            yield Row("latent", "latent", variant, Shape(B, H, 1, M, N, 576), tuple(LATENT_PEERS))
 
 
 def _causal(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
@@ -223,16 +225,18 @@ def make_latent(row: Row, peers: Sequence[str], device: str) -> Problem:
     g = torch.Generator(device).manual_seed(0)
     q = torch.randn(B, M, H, D, generator=g, device=device).bfloat16()
     vectors = torch.randn(B, N, 1, D, generator=g, device=device).bfloat16()
+    eight = row.variant == LATENT_8_BITS
+    vectors = vectors.to(torch.float8_e4m3fn).bfloat16() if eight else vectors
     lengths = torch.full((B,), N, dtype=torch.int32, device=device)
     places = torch.randperm(B * (N // page), generator=g, device=device)
     cache = torch.empty(len(places), page, 1, D, dtype=q.dtype, device=device)
     cache[places] = vectors.view(len(places), page, 1, D)
-    table = places.view(B, -1).to(torch.int32)
+    table, own_cache = places.view(B, -1).to(torch.int32), cache.to(torch.float8_e4m3fn) if eight else cache
 
     def call_ours() -> torch.Tensor:
         o: torch.Tensor = cuir.attention_with_kv_cache(
             q,
-            cache,
+            own_cache,
             None,
             cache_seqlens=lengths,
             page_table=table,
@@ -267,7 +271,7 @@ def make_latent(row: Row, peers: Sequence[str], device: str) -> Problem:
 
     makers = {"flash_mla": call_flash_mla, "fa3": call_fa3}
     calls = {OURS: call_ours, **{peer: _defer(makers[peer]) for peer in peers}}
-    flops, nbytes = 2 * B * M * H * N * (D + LATENT), 2 * B * (N * D + M * H * (D + LATENT))
+    flops, nbytes = 2 * B * M * H * N * (D + LATENT), B * (N * D * own_cache.element_size() + 2 * M * H * (D + LATENT))
     unit, work = ("tflops", flops / 1e9) if M * H >= 64 else ("gbs", nbytes / 1e6)
     return Problem(calls, judge, unit, work, capture_graph if device == "cuda" else lambda call: call)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.invariance import KINDS, SMALL, Kind, compare_bits, compare_functions
-from cuir.attn.kernels import decoding, form_settings
+from cuir.attn.kernels import decoding, latent_settings
 
 SHARES = 128  # keys, so that small sequences have several
 
@@ -14,7 +14,7 @@ SHARES = 128  # keys, so that small sequences have several
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "FIXED_SHARE", SHARES)
-    monkeypatch.setattr(form_settings, "FIXED_SHARE", SHARES // decoding.BLOCK)
+    monkeypatch.setattr(latent_settings, "FIXED_SHARE", SHARES)
     small_kinds = {
         "cache": Kind("cache", torch.float16, 4, 2, 64, 16),
         "cache, window": Kind("cache", torch.float16, 4, 2, 64, 16, rule="window"),
@@ -23,6 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "packed": Kind("varlen", torch.float16, 4, 2, 64),
         "dense": Kind("dense", torch.float16, 4, 2, 64),
         "latent": Kind("latent", torch.float16, 16, 1, 576),
+        "latent, 8 bits": Kind("latent", torch.float16, 16, 1, 576, 64, True),
         "cache, head dim 256": Kind("cache", torch.float16, 4, 2, 320),  # columns split over warpgroups
     }
     for name, kind in small_kinds.items():
@@ -30,7 +31,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cache", "cache, window", "cache, 8 bits", "packed over a cache", "packed", "dense", "latent", "cache, head dim 256"]
+    "name",
+    [
+        "cache",
+        "cache, window",
+        "cache, 8 bits",
+        "packed over a cache",
+        "packed",
+        "dense",
+        "latent",
+        "latent, 8 bits",
+        "cache, head dim 256",
+    ],
 )
 def test_pieces_have_the_bits_of_the_whole(name: str) -> None:
     batches = 3 if KINDS[name].dim == 64 and not KINDS[name].eight else 1

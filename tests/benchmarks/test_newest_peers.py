@@ -28,10 +28,11 @@ SMALL = [
     Row("documents", "forward", "captured_documents", Shape(1, 1, 1, 64, 64, 64), ()),
     Row("decode", "decode", "pages_16", Shape(1, 8, 1, 1, 64, 64), ()),
     Row("latent", "latent", "causal", Shape(2, 8, 1, 1, 128, 576), ("flash_mla", "fa3")),
+    Row("latent", "latent", "causal_8_bits", Shape(2, 8, 1, 1, 128, 576), ("flash_mla", "fa3")),
 ]
 
 
-@pytest.mark.parametrize("row", SMALL, ids=lambda row: row.mode)
+@pytest.mark.parametrize("row", SMALL, ids=lambda row: f"{row.mode}, {row.variant}")
 def test_each_kind_of_row_is_right_and_names_absent_peers(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_peers, "find_spec", lambda name: None)
     monkeypatch.setattr(newest_peers, "not_installed", lambda peer, kind: (f"no {peer}", f"install for {kind}"))
@@ -44,7 +45,7 @@ def test_each_kind_of_row_is_right_and_names_absent_peers(row: Row, monkeypatch:
     assert set(result["contenders"]) == set(row.peers) and all("install" in entry["failed"] for entry in result["contenders"].values())
 
 
-@pytest.mark.parametrize("row", SMALL[:2], ids=lambda row: row.mode)
+@pytest.mark.parametrize("row", SMALL[:2], ids=lambda row: f"{row.mode}, {row.variant}")
 def test_wrong_gradients_are_refused(row: Row) -> None:
     problem = MAKERS[row.mode](row, (), "cpu")
     dq, dk, dv = problem.calls["cuir"]()  # type: ignore[misc]

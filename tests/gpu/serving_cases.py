@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -71,7 +72,7 @@ class Cache:
 class Latent:
     """Three sequences over latent vectors in pages, of 16 heads with a token each, or of 8 with two; shared: one long sequence, whose keys are shared out."""
 
-    def __init__(self, device: str = DEVICE, M: int = 1, shared: bool = False):
+    def __init__(self, device: str = DEVICE, M: int = 1, shared: bool = False, scales: str = ""):
         g = torch.Generator().manual_seed(4)
         self.backend = "auto" if device == "cuda" else "interpret"
         lengths, page = ([3000], 64) if shared else ([150, 0, 37], PAGE)
@@ -81,6 +82,11 @@ class Latent:
         self.lengths = torch.tensor(lengths, dtype=torch.int32, device=device)
         self.q = torch.randn(rows[0], M, 16 // M, 576, generator=g).half().to(device)
         self.new = torch.randn(rows[0], M, 1, 576, generator=g).half().to(device)
+        self.scale = None
+        if scales:  # of a cache of 8 bits, a head or a token
+            shape = (1,) if scales == "head" else (len(self.pages), 1, page)
+            self.scale = torch.linspace(0.01, 0.02, math.prod(shape)).view(shape).to(device)
+            self.pages = (self.pages / 0.015).to(torch.float8_e4m3fn)
 
     def step(self) -> tuple[torch.Tensor, torch.Tensor]:
         o, lse = attention_with_kv_cache(
@@ -92,6 +98,7 @@ class Latent:
             page_table=self.table,
             causal=True,
             latent=512,
+            k_scale=self.scale,
             return_lse=True,
             backend=self.backend,
         )
@@ -234,6 +241,9 @@ def _make(kind: str, device: str = DEVICE) -> Any:
         "latent": Latent,
         "latent, two tokens": partial(Latent, M=2),
         "latent, shared": partial(Latent, shared=True),
+        "latent, 8 bits": partial(Latent, scales="head"),
+        "latent, 8 bits, two tokens": partial(Latent, M=2, scales="token"),
+        "latent, 8 bits, shared": partial(Latent, shared=True, scales="token"),
         "shared": partial(Shared, False),
         "shared, 8 bits": partial(Shared, True),
         "server": partial(Served, True),

@@ -629,7 +629,7 @@ def make_attention(
         bits: as for `transfer`.
     """
     dtype, kind, head_dims, (arch, card) = dtype_of(form.dtype), form.kind, (form.head_dim, form.value_dim), form.target
-    if kind != "latent cache":  # whose values are columns of two products
+    if not kind.startswith("latent cache"):  # whose values are columns of two products
         check_head_dims(*head_dims)
     parts = {"PARTS": parts_for(form.dtype)} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **dict(form.consts)}

@@ -19,9 +19,17 @@ from ...runtime.cards import HOPPER, Card, find_card
 from ...syntax.types import F32, DType
 from ...text.diagnostics import CuirError
 
-CALLS: tuple[Task, ...] = ("forward", "keys", "cache", "cache of 8 bits", "latent cache", "varlen")  # of which a user hears
+CALLS: tuple[Task, ...] = (
+    "forward",
+    "keys",
+    "cache",
+    "cache of 8 bits",
+    "latent cache",
+    "latent cache of 8 bits",
+    "varlen",
+)  # of which a user hears
 NEWER = "its own instructions are not used, so this is not what the GPU could do"
-Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "latent cache", "varlen"]
+Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "latent cache", "latent cache of 8 bits", "varlen"]
 Task = (
     Kind
     | Literal["split forward", "split cache", "split cache of 8 bits", "split varlen"]
@@ -62,6 +70,7 @@ _WORDS: Mapping[Task, tuple[str, str]] = {
     "cache": ("attention over a KV cache", "flex_attention with the keys and values of the cache in order"),
     "cache of 8 bits": ("attention over a KV cache of 8-bit numbers", "a cache in the dtype of the queries"),
     "latent cache": ("attention over a latent cache", "keys and values of each head"),
+    "latent cache of 8 bits": ("attention over a latent cache of 8-bit numbers", "a cache in the dtype of the queries"),
     "varlen": ("attention of packed sequences", "flex_attention of one sequence, with a mask that compares documents"),
     "keys": ("gradients", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "wide keys": ("gradients of such head dims", "PyTorch's flex_attention for training, or torch.no_grad()"),

@@ -88,7 +88,7 @@ def can_pack_heads(traced: Traced, program: Program, fixed: Mapping[str, Const])
     try:
         names = {p.name for p in pick_kernel(program, None).params}
         if "WG" not in names:  # a kernel whose warpgroups share a tile
-            rings = {}
+            rings, rows = {}, ROWS
         elif "ROWS" in names and "TOKENS" not in fixed:
             rings, rows = {"WG": 1}, ROWS_OF_A_WARP  # a kernel by `mma`, whose other defaults are for a warp
         else:

@@ -11,7 +11,7 @@ from ..tracing.traced_result import Traced
 from . import decoding
 from .card_kernels import DEFAULT, WIDEST
 from .experts import Form, list_starts, starts_of
-from .latent_settings import FIXED_SHARE, LatentSettings, SplitCacheSettings
+from .latent_settings import LatentSettings, NarrowLatentSettings, SplitCacheSettings
 from .serving_settings import CacheSettings, DecodeSettings, FixedSettings, VarlenSettings
 from .settings import Settings
 from .warp_settings import WarpCacheSettings, WarpVarlenSettings
@@ -33,14 +33,14 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
         packed_settings.invariant = form.invariant
         return packed_settings
     if form.kind != "forward":
-        of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings}
+        of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings, "latent cache of 8 bits": NarrowLatentSettings}
         if form.kind == "cache" and max(form.head_dim, form.value_dim) > WIDEST:
             of_kind["cache"] = SplitCacheSettings
         decode = of_kind.get(form.kind, CacheSettings if arch == DEFAULT else WarpCacheSettings)
         joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
         packed = decoding.can_pack_heads(traced, program, fixed)
         if form.invariant:
-            fixed = {**fixed, "SHARE": FIXED_SHARE if issubclass(decode, SplitCacheSettings) else decoding.fix_share(fixed)}
+            fixed = {**fixed, "SHARE": decode.fix_share(fixed)}
         return decode(program, fixed, packed, joins, spec.score_mod is not None, card)
     if form.invariant and not of_user:
         return FixedSettings(program, fixed, starts_of(program, fixed, arch), mask=transferred.mask, card=card)

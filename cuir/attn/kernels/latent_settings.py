@@ -22,12 +22,23 @@ PANELS = 64  # columns of 128 bytes, the least that are copied
 UNIT, JOIN, JOINED_UNIT = 4, 3, 1 / 32
 SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
 LEAST_BLOCKS = 2  # of a share
-# Blocks of a share whose order of sums must not depend on other sequences: a share costs a result that is written and read once more.
-FIXED_SHARE = 64
+# Keys of a share whose order of sums must not depend on other sequences: a share costs a result that is written and read once more.
+FIXED_SHARE = 4096
+NARROW_BLOCK = 32  # keys of a block of 8-bit numbers: shared memory holds it as it lies in the cache, and twice widened
 
 
 class SplitCacheSettings(CacheSettings):
-    """The settings of a decode kernel whose columns of O are split over warpgroups: each CTA has a tile of 64 rows."""
+    """The settings of a decode kernel whose columns of O are split over warpgroups: each CTA has a tile of 64 rows.
+
+    Attributes:
+        block: keys of a block.
+    """
+
+    block = decoding.BLOCK
+
+    @classmethod
+    def fix_share(cls, fixed: Mapping[str, Const]) -> int:
+        return FIXED_SHARE // cls.block
 
     def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
         """Return the setting for lengths: as many shares of the keys as shorten the last wave of CTAs."""
@@ -36,7 +47,7 @@ class SplitCacheSettings(CacheSettings):
         tile = decoding.make_tile(at, decoding.ROWS, self.packed)
         blocks = -(-at.N // decoding.BLOCK)
         if share:
-            splits = decoding.count_fixed_shares(at, share, decoding.BLOCK) if self.joins else 1
+            splits = decoding.count_fixed_shares(at, share, self.block) if self.joins else 1
         else:
             splits = self._choose_splits(tile.units, blocks)
         alone: dict[str, Const] = {"DYNAMIC": False} if tile.units * splits <= decoding.count_processors() else {}
@@ -73,4 +84,15 @@ class LatentSettings(SplitCacheSettings):
         return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), latent=True)
 
 
-__all__ = ["FIXED_SHARE", "LatentSettings", "SplitCacheSettings"]
+class NarrowLatentSettings(SplitCacheSettings):
+    """The settings of the decode kernel over a latent cache of 8-bit numbers."""
+
+    block = NARROW_BLOCK
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        from ..verification.serving_specifications import make_cached_specification
+
+        return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), scaled=True, latent=True)
+
+
+__all__ = ["FIXED_SHARE", "NARROW_BLOCK", "LatentSettings", "NarrowLatentSettings", "SplitCacheSettings"]

@@ -43,6 +43,11 @@ class DecodeSettings(Settings):
         super().__init__(program, fixed, (), card=card)
         self.packed, self.joins, self.ruled = packed, joins, ruled
 
+    @classmethod
+    def fix_share(cls, fixed: Mapping[str, Const]) -> int:
+        """Return the blocks of a share that begins at a fixed key."""
+        return decoding.fix_share(fixed)
+
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         return self.choose_untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))

@@ -31,7 +31,8 @@ from ..capture.call_inputs import (
 from ..capture.kernel_operands import pack_rows, strides_fit
 from ..kernels.card_kernels import DEFAULT, check_invariant, choose_target
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
-from ..kernels.experts import Form
+from ..kernels.experts import Form, Kind
+from ..kernels.latent_settings import NARROW_BLOCK
 from .cache_writes import append
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .fp8_cache import check_scales, for_kernel
@@ -100,7 +101,8 @@ def attention_with_kv_cache(
         normalize: as for `flex_attention`.
         sink: as for `flex_attention`.
         latent: for multi-head latent attention, whose values are the first `latent` columns of k_cache, 128, 256, 384 or
-            512 of at most 576: v_cache and v are None, and DV is latent. q and k_cache are f16 or bf16.
+            512 of at most 576: v_cache, v and v_scale are None, and DV is latent. q is f16 or bf16, k_cache has its dtype
+            or float8_e4m3fn.
         batch_invariant: divide keys into shares at fixed tokens: a query's bits then depend on its keys alone, neither on
             what else is in the batch and the capacity of the cache, nor on the call's other queries.
         backend: as for `flex_attention`.
@@ -165,7 +167,9 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     else:
         pages = page_table.contiguous()
     single, target = q.dtype == torch.float32, choose_target(q.device, backend)
-    chunk = _chunk(page, page_table is not None, SINGLE_BLOCK if single or target.arch != DEFAULT else BLOCK)
+    eight = keys.dtype == EIGHT_BITS
+    block = NARROW_BLOCK if eight and latent is not None else BLOCK
+    chunk = _chunk(page, page_table is not None, SINGLE_BLOCK if single or target.arch != DEFAULT else block)
     lengths = _lengths(cache_seqlens, B, q.device)
     if cu_seqlens_q is not None:
         return attention_of_packed(inputs, PagedCache(keys, values, pages, lengths, chunk), variant, options)
@@ -180,12 +184,12 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     if single:
         return attention_of_equal(q, PagedCache(keys, values, pages, lengths_after, chunk), append_new, variant, options)
     at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
-    eight = keys.dtype == EIGHT_BITS
+    kind: Kind = "cache" if latent is None else "latent cache"
+    consts: tuple[tuple[str, Const], ...] = (("CHUNK", chunk),)
     if eight:
-        consts = ("CHUNK", chunk), ("TOKENS", int(k_scale is not None and k_scale.dim() == 3))
-        form = Form(q.dtype, D, DV, "cache of 8 bits", consts, target, invariant)
-    else:
-        form = Form(q.dtype, D, DV, "cache" if latent is None else "latent cache", (("CHUNK", chunk),), target, invariant)
+        kind = "cache of 8 bits" if latent is None else "latent cache of 8 bits"
+        consts = (*consts, ("TOKENS", int(k_scale is not None and k_scale.dim() == 3)))
+    form = Form(q.dtype, D, DV, kind, consts, target, invariant)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
     attention = lookup_rule_attention(whole, variant, capture_key, form, verify)
@@ -203,7 +207,8 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
         "scale": D**-0.5 if scale is None else float(scale),
     }
     if eight:
-        arguments |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in (("KSCALE", k_scale), ("VSCALE", v_scale))}
+        scales = {"KSCALE": k_scale} if latent is not None else {"KSCALE": k_scale, "VSCALE": v_scale}
+        arguments |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in scales.items()}
 
     def order(consts: Mapping[str, Const]) -> dict[str, torch.Tensor]:
         if consts["ORDERED"] and isinstance(cache_seqlens, torch.Tensor):
@@ -405,7 +410,7 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
             )
     if isinstance(cache_seqlens, int):
         _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, layout)
-    check_scales(k_scale, v_scale, k_cache.transpose(1, 2) if layout == "NHD" else k_cache)
+    check_scales(k_scale, v_scale, k_cache.transpose(1, 2) if layout == "NHD" else k_cache, latent is not None)
     return B
 
 

@@ -14,18 +14,18 @@ DTYPE = torch.float8_e4m3fn
 LARGEST = 448.0  # finite number of the dtype
 
 
-def check_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, keys: torch.Tensor) -> None:
+def check_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, keys: torch.Tensor, latent: bool = False) -> None:
     """Check that scales fit a cache [NP, HK, page size, D].
 
-    Both are None, f32 [HK], or f32 [NP, HK, page size].
+    Both are None, f32 [HK], or f32 [NP, HK, page size]. A latent cache has `k_scale` alone.
 
     Raises CuirError U402, U403, U404, U406, U407, U408, U410.
     """
-    if (k_scale is None) != (v_scale is None):
+    if not latent and (k_scale is None) != (v_scale is None):
         wrong("U402", f"scales come together: `{'k_scale' if k_scale is None else 'v_scale'}` is missing")
-    if k_scale is None or v_scale is None:
+    if k_scale is None:
         return
-    for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
+    for name, x in (("k_scale", k_scale), *(() if latent else (("v_scale", v_scale),))):
         if not isinstance(x, torch.Tensor):
             wrong(
                 "U403",

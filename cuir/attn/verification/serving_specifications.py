@@ -31,7 +31,7 @@ def make_cached_specification(
 
     arguments: the kernel's values for the captured values of the mods, for lengths. scaled: KEYS and VALUES are 8-bit
     numbers, multiplied by KSCALE and VSCALE, [1, HK, 1] of heads or [NP, HK, PAGE] of tokens. latent: the values are the
-    first DV columns of KEYS, and there is no VALUES.
+    first DV columns of KEYS, and there is neither VALUES nor VSCALE.
     """
     spec = bound_reads(spec)
 
@@ -70,6 +70,11 @@ def make_cached_specification(
         k, v = ((x.to(wide) * of.to(wide)[..., None]).to(q.dtype) for x, of in ((keys, kscale), (values, vscale)))
         return reference(q, k, v, pages, lengths, scale)
 
+    def reference_scaled_latent(
+        q: torch.Tensor, keys: torch.Tensor, kscale: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor, scale: float, DV: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return reference_scaled(q, keys, keys[..., :DV], kscale, kscale, pages, lengths, scale)
+
     def sizes(drawn: Mapping[str, int]) -> dict[str, int]:
         B, page = min(drawn["B"], 3), drawn["CHUNK"] * (1 + drawn["PAGE"] % 3)
         MP = -(-min(LONGEST, 64 * (1 + drawn["MP"] % 7)) // page)
@@ -97,7 +102,8 @@ def make_cached_specification(
         begun = torch.randperm(B, generator=generator)
         return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, "ORDER": begun, **captured}
 
-    function = reference_scaled if scaled else reference_latent if latent else reference
+    of_latent = reference_scaled_latent if scaled else reference_latent
+    function = of_latent if latent else reference_scaled if scaled else reference
     return FunctionSpecification(f"{spec.name}_cached", function, inputs, sizes)
 
 

@@ -16,7 +16,7 @@ from cuir import Specification, check, flex_attention, transfer
 from cuir.attn.api import prepared_calls
 from cuir.attn.capture.capture_keys import make_capture_key
 from cuir.attn.kernels import attention_kernel, decoding
-from cuir.attn.kernels.experts import Form
+from cuir.attn.kernels.experts import Form, origin_of
 from cuir.attn.kernels.serving_settings import DecodeSettings
 from cuir.attn.tracing.read_ranges import trace_without_clashes
 from cuir.flex import AuxRequest
@@ -119,6 +119,12 @@ def test_heads_share_a_tile_where_the_mods_admit_it() -> None:
         traced = trace_without_clashes(spec)
         program = transfer(PROGRAM, spec, traced=traced).program
         assert decoding.can_pack_heads(traced, program, fixed) == shared, spec.name
+
+
+def test_heads_share_the_tile_of_a_latent_cache_of_8_bits() -> None:
+    spec, fixed = Specification("alibi", score_mod=alibi), {"T": BF16, "D": 192, "DV": 128, "CHUNK": 32, "TOKENS": 1}
+    traced = trace_without_clashes(spec)
+    assert decoding.can_pack_heads(traced, transfer(origin_of("mla_decode_f8_sm90"), spec, traced=traced).program, fixed)
 
 
 @pytest.mark.parametrize("dims", [(64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256)])

@@ -6,7 +6,8 @@ import pytest
 
 from cuir.attn.kernels import decoding
 from cuir.attn.kernels.experts import origin_of
-from cuir.attn.kernels.latent_settings import LatentSettings
+from cuir.attn.kernels.latent_settings import FIXED_SHARE, NARROW_BLOCK, LatentSettings, NarrowLatentSettings
+from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import F16, F32
@@ -41,6 +42,16 @@ def test_pieces_are_whole_panels_and_the_kernel_takes_them(latent: int, pieces: 
     consts = settings.choose_untuned(Lengths(2, 16, 1, 1, 256))
     assert consts["PIECES"] == pieces
     check(settings.program, None, dict(consts))
+
+
+@pytest.mark.parametrize("latent", [128, 256, 384, 512])
+def test_the_kernel_of_8_bits_takes_its_settings(latent: int) -> None:
+    fixed: dict[str, Const] = {"T": F16, "D": latent + 64, "DV": latent, "CHUNK": 32, "TOKENS": 1}
+    fixed["SHARE"] = NarrowLatentSettings.fix_share(fixed)
+    settings = NarrowLatentSettings(origin_of("mla_decode_f8_sm90"), fixed, True, True, False)
+    consts = settings.choose_untuned(Lengths(2, 16, 1, 1, 3 * FIXED_SHARE))
+    assert consts["SPLITS"] == 4 and consts["GROUP"] == 16
+    assert check(settings.program, None, dict(consts)).consts["BN"] == NARROW_BLOCK
 
 
 def test_weights_that_cannot_be_joined_are_not_shared_out() -> None:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from cuir import CuirError, attention_with_kv_cache
-from cuir.attn.kernels import form_settings
+from cuir.attn.kernels import latent_settings
 
 LATENT, D = 128, 192
+E4M3 = torch.float8_e4m3fn
 Mod = Callable[..., Any]
 
 
@@ -27,7 +28,16 @@ def near(b: Any, h: Any, q: Any, k: Any, *, N: Any) -> Any:
 class Problem:
     """Latent vectors of some sequences, in pages of any order whose other slots hold NaN."""
 
-    def __init__(self, lengths: list[int], page: int, heads: int, M: int = 1, new: int = 0, dtype: torch.dtype = torch.float16):
+    def __init__(
+        self,
+        lengths: list[int],
+        page: int,
+        heads: int,
+        M: int = 1,
+        new: int = 0,
+        dtype: torch.dtype = torch.float16,
+        scales: str = "",  # of a cache of 8 bits: "head" or "token"
+    ):
         g = torch.Generator().manual_seed(page + M + heads)
         B, most = len(lengths), max(lengths) + new
         MP = -(-most // page)
@@ -39,11 +49,37 @@ class Problem:
         for b, n in enumerate(lengths):
             for t in range(n):
                 self.cache[self.table[b, t // page], t % page, 0] = self.tokens[b][t]
+        self.scale: torch.Tensor | None = None
+        if scales:
+            self._quantise(scales)
+
+    def _quantise(self, scales: str) -> None:
+        """Make the cache one of 8 bits; tokens become the numbers that it stands for."""
+        if scales == "head":
+            self.scale = torch.tensor([0.03])
+            of = self.scale.view(1, 1, 1, 1)
+        else:
+            largest = self.cache.float().abs().amax(-1).nan_to_num(1.0).clamp_min(1e-3)  # [pages, page size, 1]
+            self.scale = (largest / 448).transpose(1, 2).contiguous()
+            of = self.scale.transpose(1, 2)[..., None]
+        page, self.cache = self.cache.shape[1], (self.cache.float() / of).to(E4M3)
+        wide = self.cache.float() * of
+        self.tokens = [x.clone() for x in self.tokens]
+        for b, n in enumerate(self.lengths):
+            for t in range(n):
+                self.tokens[b][t] = wide[self.table[b, t // page], t % page, 0]
 
     def call(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         new = torch.stack([x[n:, None] for x, n in zip(self.tokens, self.lengths)]) if self.new else None
         seqlens = torch.tensor(self.lengths, dtype=torch.int32)
-        given = {"cache_seqlens": seqlens, "page_table": self.table, "latent": LATENT, "return_lse": True, "verify": "off"}
+        given = {
+            "cache_seqlens": seqlens,
+            "page_table": self.table,
+            "latent": LATENT,
+            "return_lse": True,
+            "verify": "off",
+            "k_scale": self.scale,
+        }
         o, lse = attention_with_kv_cache(self.q, self.cache, None, new, backend="interpret", **{**given, **options})  # type: ignore[misc, arg-type]
         return o, lse
 
@@ -82,6 +118,39 @@ def test_results_are_those_of_float64(problem: Problem, score: Mod | None, mask:
     torch.testing.assert_close(lse.double(), sums, atol=0.003, rtol=0.001)
 
 
+@pytest.mark.parametrize(
+    ("problem", "score", "mask", "causal"),
+    [
+        (Problem([130, 0, 65], 64, 16, scales="head"), None, None, False),
+        (Problem([100, 33], 16, 8, M=2, dtype=torch.bfloat16, scales="token"), tilt, near, True),
+        (Problem([70, 1], 4, 3, scales="token"), None, None, True),
+        (Problem([700], 64, 16, dtype=torch.bfloat16, scales="head"), tilt, None, False),
+    ],
+    ids=["heads", "rules", "small pages", "shares"],
+)
+def test_results_over_8_bits_are_those_of_float64(problem: Problem, score: Mod | None, mask: Mod | None, causal: bool) -> None:
+    test_results_are_those_of_float64(problem, score, mask, causal)
+
+
+@pytest.mark.parametrize("scales", ["head", "token"])
+def test_new_tokens_of_8_bits_are_written(scales: str) -> None:
+    """Of a scale a token, the call chooses it: the token's largest number becomes 448."""
+    problem = Problem([31, 5], 32, 4, new=2, scales=scales)
+    o, lse = problem.call()
+    assert problem.scale is not None
+    for b, n in enumerate(problem.lengths):
+        for t in (n, n + 1):
+            page, row = int(problem.table[b, t // 32]), t % 32
+            scale = problem.scale[0] if scales == "head" else problem.scale[page, 0, row]
+            stored = problem.cache[page, row, 0].float() * scale
+            assert scales == "head" or problem.cache[page, row, 0].float().abs().max() == 448
+            torch.testing.assert_close(stored, problem.tokens[b][t].float(), atol=0.02, rtol=0.07)
+            problem.tokens[b][t] = stored
+    expected, sums = problem.compute_expected(None, None, False)
+    torch.testing.assert_close(o.double(), expected, atol=0.005, rtol=0.005)
+    torch.testing.assert_close(lse.double(), sums, atol=0.005, rtol=0.001)
+
+
 @pytest.mark.parametrize("normalize", ["sigmoid", "relu"])
 def test_weights_without_a_state(normalize: str) -> None:
     problem = Problem([100], 64, 2)
@@ -106,6 +175,8 @@ def test_new_tokens_are_written() -> None:
     [
         ("U402", {"latent": None}),
         ("U413", {"latent": 100}),
+        ("U402", {"v_scale": torch.ones(1)}),
+        ("U404", {"k_scale": torch.ones(1)}),
         ("U413", {"cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32)}),
     ],
 )
@@ -121,6 +192,7 @@ def test_tensors_that_are_refused() -> None:
     for code, q, cache, v_cache in (
         ("U402", problem.q, problem.cache, values),
         ("U109", problem.q.float(), problem.cache.float(), None),
+        ("U109", problem.q.float(), problem.cache.to(E4M3), None),
         ("U110", problem.q[..., :64], problem.cache, None),
     ):
         with pytest.raises(CuirError) as error:
@@ -128,10 +200,11 @@ def test_tensors_that_are_refused() -> None:
         assert error.value.diagnostics[0].code == code
 
 
-def test_bits_are_of_the_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scales", ["", "token"])
+def test_bits_are_of_the_sequence_alone(scales: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of other sequences, the capacity, or the number of queries; some divisions for each shape are not so."""
-    monkeypatch.setattr(form_settings, "FIXED_SHARE", 2)
-    problem = Problem([500, 90, 257], 64, 16, M=2)
+    monkeypatch.setattr(latent_settings, "FIXED_SHARE", 128)
+    problem = Problem([500, 90, 257], 64, 16, M=2, scales=scales)
     together, sums = problem.call(causal=True, batch_invariant=True)
     expected, _ = problem.compute_expected(None, None, True)
     torch.testing.assert_close(together.double(), expected, atol=0.003, rtol=0.003)
@@ -148,6 +221,7 @@ def test_bits_are_of_the_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None
                 causal=True,
                 latent=LATENT,
                 batch_invariant=True,
+                k_scale=problem.scale,
                 return_lse=True,
                 backend="interpret",
                 verify="off",
