@@ -122,8 +122,11 @@ class Queue(TileOperation):
 
     @property
     def loops(self) -> list[ops.ForUnits]:
-        """The loops that read it."""
-        return [use.operation for use in self.result.uses if isinstance(use.operation, ops.ForUnits)]
+        """The loops that read it, in the order of the text, which uses do not have after a file was read."""
+        readers = {use.operation for use in self.result.uses}
+        root = self.get_toplevel_object()
+        assert isinstance(root, Operation)
+        return [op for op in root.walk() if op in readers and isinstance(op, ops.ForUnits)]
 
     @property
     def drawn_for_others(self) -> bool:

@@ -37,6 +37,8 @@ EMPTY_KERNELS = {
 SEARCHING_KERNELS = {("flash_fwd_varlen_sm80", "flash_fwd_varlen")}
 # two roles fill columns of one array, each with barriers of its own: the reader takes these for two arrays
 HALVED_KERNELS = {("mla_decode_sm90", "mla_decode")}
+# two roles read a stage each of one array: likewise
+STAGED_KERNELS = {("mla_decode_f8_sm90", "mla_decode")}
 # warpgroups of a role have barriers, or work, of their own: the reader takes them for two roles, and what they share for two arrays
 SPLIT_KERNELS = {
     ("flash_fwd_split_sm90", "flash_fwd"),
@@ -44,7 +46,7 @@ SPLIT_KERNELS = {
     ("flash_bwd_split_sm90", "flash_bwd"),
     ("flash_bwd_dq_split_sm90", "flash_bwd_dq"),
 }
-NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | SPLIT_KERNELS
+NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | STAGED_KERNELS | SPLIT_KERNELS
 KERNELS = [key for name, kernels in COMPUTES.items() for kernel in kernels if (key := (name, kernel)) not in NOT_READ]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
