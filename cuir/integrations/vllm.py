@@ -30,7 +30,7 @@ from ..attn.kernels.attention_kernel import Level
 from ..attn.kernels.card_kernels import DEFAULT, KERNELS, find_arch
 from .batches import Batch, CallOptions, attend, rules_of
 
-NAME = "CUIR"
+NAME, MLA_NAME = "CUIR", "CUIR_MLA"
 MOST_COLUMNS = 256  # of a head
 _OPTIONS = CallOptions()
 
@@ -61,7 +61,7 @@ class _Layer(Protocol):
 
 
 def register(*, backend: str = "auto", verify: Level = "quick") -> None:
-    """Register the backend CUIR in vLLM.
+    """Register the backends CUIR and CUIR_MLA in vLLM.
 
     backend and verify are those of all calls, as for `flex_attention`. A later call replaces the options of an earlier
     one. vLLM's own VLLM_BATCH_INVARIANT=1 makes all calls batch invariant. Raises CuirError U413.
@@ -71,17 +71,19 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
     _enter()
 
 
-def _call_options() -> CallOptions:
+def get_call_options() -> CallOptions:
+    """Return the options of calls, with vLLM's own switch for batch invariance."""
     return replace(_OPTIONS, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
 
 
 def _enter() -> None:
-    if NAME not in AttentionBackendEnum.__members__:
-        register_backend(NAME, f"{__name__}.CuirAttentionBackend")
+    for name, path in ((NAME, f"{__name__}.CuirAttentionBackend"), (MLA_NAME, f"{__name__}_mla.CuirMLABackend")):
+        if name not in AttentionBackendEnum.__members__:
+            register_backend(name, path)
 
 
 def plugin() -> None:
-    """Register CUIR when vLLM starts a process, in any order with other plug-ins.
+    """Register the backends when vLLM starts a process, in any order with other plug-ins.
 
     Options that one of them set are kept. An incompatible interface gives a warning, and keeps nobody from using vLLM.
     """
@@ -249,7 +251,14 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
         self._on(query.device)
         keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
         attend(
-            query, keys, values, attn_metadata.batch, self.rules, self.scale, output.view(len(output), self.num_heads, -1), _call_options()
+            query,
+            keys,
+            values,
+            attn_metadata.batch,
+            self.rules,
+            self.scale,
+            output.view(len(output), self.num_heads, -1),
+            get_call_options(),
         )
         return output
 
@@ -277,4 +286,14 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
             self.rules = rules_of(self.logits_soft_cap, self.slopes, self.sliding_window, self.sinks)
 
 
-__all__ = ["NAME", "CuirAttentionBackend", "CuirAttentionImpl", "CuirMetadata", "CuirMetadataBuilder", "plugin", "register"]
+__all__ = [
+    "MLA_NAME",
+    "NAME",
+    "CuirAttentionBackend",
+    "CuirAttentionImpl",
+    "CuirMetadata",
+    "CuirMetadataBuilder",
+    "get_call_options",
+    "plugin",
+    "register",
+]
