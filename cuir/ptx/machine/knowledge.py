@@ -23,6 +23,8 @@ MOST_CLOCKS = 256  # then those that no thread has are dropped
 
 def are_among(numbers: Array, others: Array) -> Array:
     """Return which numbers are among others, which increase."""
+    if not len(others):
+        return np.zeros(len(numbers), np.bool_)
     low, high = others[0], others[-1]
     if high - low < len(others):  # they follow one another; they may repeat
         return (low <= numbers) & (numbers <= high)
