@@ -23,6 +23,7 @@ from cuir.syntax.nodes import Binary, Call, For, Func, If, Kernel, Literal, Name
 from cuir.syntax.walk import rewrite, walk
 
 ROWS, COLS = 64, 64
+WARPS = 4  # of a kernel for older GPUs
 SHAPES = [(ROWS, COLS), (ROWS, 1), (1, COLS), (ROWS, 8), (1, 1)]
 Tile = tuple[str, int, int]  # dtype, rows, columns
 
@@ -239,6 +240,40 @@ def kernels(draw: st.DrawFn) -> Case:
                 w.line(f"store(Y[wg, rows(64) + 64, cols(64)], {w.tile('f32', ROWS, COLS)})")
                 w.line(f"store(Y[wg, rows(64), cols(64)], acc, mask={w.tile('bool', ROWS, COLS)})")
     return Case("\n".join(w.lines) + "\n", draw(st.sampled_from([1, 40, 64, 130])))
+
+
+@st.composite
+def older_kernels(draw: st.DrawFn, arch: str) -> Case:
+    """A kernel for sm_75 or sm_80, whose warps meet at barriers; it runs without a fault on tensors of `arguments`."""
+    w = Writer(draw)
+    blocks, transposed = draw(st.integers(0, 3)), draw(st.booleans())
+    w.line(f'@kernel(arch="{arch}")')
+    w.line("def k(X: Global[f16, M, 64], F: Global[f32, M, 64], I: Global[i32, M], Y: Global[f32, 2, M, 64], n: i32, scale: f32):")
+    w.depth = 1
+    w.line("sX = shared(f16, [4, 64, 64])")
+    w.line(f"work = tiles({draw(st.integers(1, 3))}{', dynamic=True' if draw(st.booleans()) else ''})")
+    with w.block(f'with role("all", warps={WARPS}) as w:'):
+        w.scalars["w"] = "i32"
+        with w.block("for t in work:"):
+            w.scalars["t"] = "i32"
+            w.line("acc = zeros(f32, [64, 64])")
+            with w.block(f"for j in range({blocks}):"):
+                w.scalars["j"] = "i32"
+                w.line("sync()")
+                w.line("store(sX[w], load(X[j * 64 : j * 64 + 64, :]))")
+                w.line("sync()")
+                w.line("x0 = load(sX[3 - w])")
+                w.tiles["x0"] = ("f16", ROWS, COLS)
+                w.work()
+                w.line(f"acc = mma(sX[w], sX[3 - w]{'.T' if transposed else ''}, acc)")
+                w.tiles["acc"] = ("f32", ROWS, COLS)
+                w.work(2)
+            w.tiles["acc"] = ("f32", ROWS, COLS)
+            w.work()
+            with w.block("if t == 0 and w < 2:"):
+                w.line(f"store(Y[w, rows(64), cols(64)], acc + {w.tile('f32', ROWS, COLS)})")
+                w.line(f"store(Y[w, rows(64) + 64, cols(64)], {w.tile('f32', ROWS, COLS)}, mask={w.tile('bool', ROWS, COLS)})")
+    return Case("\n".join(w.lines) + "\n", draw(st.sampled_from([40, 64, 130])))
 
 
 def _product(w: Writer, transposed: bool, chained: bool) -> None:

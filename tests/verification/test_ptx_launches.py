@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, seed, settings
 
 import corpus
 from cuir.checking.checker import check
+from cuir.interp import run
 from cuir.lowering import lower
 from cuir.runtime.argument_buffer import ArgumentLayout
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from cuir.verification.ptx_launches import compile_lowered, make_call
+from tests.strategies.typed import Case, arguments, kernels, older_kernels
 
 COPY = """
 @kernel(arch="sm_90a")
@@ -69,3 +72,33 @@ def test_a_finding_stands_at_the_statement_of_the_program() -> None:
     assert found.span is not None and found.span.source.name == "twice.cuir" and "store_async" in found.span.text()
     lowered = [n for n in found.notes if n.message == "in the lowered text"]
     assert lowered and lowered[0].span is not None and lowered[0].span.source.name.endswith(".cu")
+
+
+def draw_long_kernel(arch: str, number: int) -> Case:
+    """The longest of forty random kernels."""
+    cases: list[Case] = []
+
+    @seed(number)
+    @settings(max_examples=40, database=None, suppress_health_check=list(HealthCheck))
+    @given(kernels() if arch == "sm_90a" else older_kernels(arch))
+    def collect(case: Case) -> None:
+        cases.append(case)
+
+    collect()
+    return max(cases, key=lambda c: len(c.text))
+
+
+@pytest.mark.nvcc
+@pytest.mark.sweep
+@pytest.mark.parametrize("number", range(16))
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_random_kernels_give_the_interpreters_numbers(arch: str, number: int) -> None:
+    """Without a finding; a number that a comparison or a conversion took over an edge may be another one."""
+    case = draw_long_kernel(arch, number)
+    checked = check(parse(case.text, "k.cuir"))
+    found, expected = (arguments(checked, dict.fromkeys(checked.dims, case.M)) for _ in range(2))
+    run(checked, expected)
+    compile_lowered(lower(checked)).launch(found, ("together", "random:1", "last")[number % 3])
+    for name in (t.name for t in checked.tensors if t.written):
+        same = torch.isclose(found[name].double(), expected[name].double(), rtol=1e-2, atol=1e-2, equal_nan=True)
+        assert same.double().mean() > 0.99, name
