@@ -52,7 +52,10 @@ static int run_add(int n) {
     cudaStreamCreate(&stream);
     cudaMemcpy(dx, x.data(), n * 4, cudaMemcpyHostToDevice);
     cudaMemcpyAsync(dy, y.data(), n * 4, cudaMemcpyHostToDevice, stream);
-    int blocks = (n + 511) / 512;
+    int blocks = (n + 511) / 512, least, best, clusters = 0;
+    cudaLaunchConfig_t config{};
+    if (cudaOccupancyMaxPotentialBlockSize(&least, &best, add) != cudaSuccess || best != 1024) return 4;
+    if (cudaOccupancyMaxActiveClusters(&clusters, add, &config) != cudaSuccess || clusters < 1) return 4;
     for (int i = 0; i < 2; i++) add<<<blocks, 512, 0, stream>>>(dx, dy, dz, n);
     void* arguments[] = {&dx, &dy, &dz, &n};
     cudaLaunchKernel((const void*)add, dim3(blocks), dim3(512), arguments, 0, stream);

@@ -377,11 +377,19 @@ cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attribute, int value) { return cudaSuccess; }
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host) {
+    memset(a, 0, sizeof *a);
+    if (find(host) == NULL) return note(cudaErrorInvalidDeviceFunction);
+    a->maxThreadsPerBlock = 1024, a->maxDynamicSharedSizeBytes = 227 << 10, a->numRegs = 64;
+    a->ptxVersion = a->binaryVersion = 90;
+    return cudaSuccess;
+}
 cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache config) { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *host, int threads, size_t shared) { return *n = 1, cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *host, int threads, size_t shared, unsigned flags) {
     return *n = 1, cudaSuccess;
 }
+cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *host, const cudaLaunchConfig_t *c) { return *n = 1, cudaSuccess; }
 cudaError_t cudaGetLastError(void) {
     cudaError_t error = last;
     last = cudaSuccess;
@@ -409,6 +417,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         case cudaDevAttrMultiProcessorCount: *value = 2; break;
         case cudaDevAttrWarpSize: *value = 32; break;
         case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
+        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
         case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 << 10; break;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; break;
         case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;
