@@ -10,7 +10,7 @@ A problem with fewer turns does not show a fault in the seventeenth.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
@@ -31,6 +31,7 @@ _WORDS = 16  # a guess for index tiles of unknown length
 _LONGEST = 1024  # a dim that adds neither units nor turns up to this length has no steps
 
 Work = tuple[int, ...]
+Sizes = tuple[tuple[str, int], ...]
 
 
 _STEPS = ResultKey[dict[str, int]]("steps")
@@ -129,18 +130,27 @@ def _measure(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, 
     The other dims are one element, or, where that shows no step, some tiles: a causal mask keeps no more of many queries
     than there are keys. The guess also stays where no step was found.
     """
-    steps, several = dict(guess), 2 * max(guess.values(), default=0) + 1
+    steps, several, counted = dict(guess), 2 * max(guess.values(), default=0) + 1, dict[Sizes, Work | None]()
+
+    def count(sizes: Mapping[str, int]) -> Work | None:
+        """Count the work of a problem once: `sizes` of a specification makes many lengths the same."""
+        draw = _choose_draw(checked, spec, sizes)
+        key = tuple(draw.sizes.items()) if draw is not None else ()
+        if key not in counted:
+            counted[key] = _count_work_of(checked, spec, draw)
+        return counted[key]
+
     for d in checked.dims:
-        step = _measure_dim(checked, spec, d, guess, 1) or (_measure_dim(checked, spec, d, guess, several) if guess[d] else None)
+        step = _measure_dim(count, d, guess, 1) or (_measure_dim(count, d, guess, several) if guess[d] else None)
         steps[d] = step or guess[d]
     return steps
 
 
-def _measure_dim(checked: Checked, spec: FunctionSpecification, d: str, guess_of: Mapping[str, int], others: int) -> int | None:
+def _measure_dim(count_work: Callable[[Mapping[str, int]], Work | None], d: str, guess_of: Mapping[str, int], others: int) -> int | None:
     """Return the length beyond which a dim adds work, if the other dims have this one; None if no length does."""
 
     def count(n: int) -> Work | None:
-        return _count_work(checked, spec, align_heads({x: n if x == d else others if guess_of[x] else 1 for x in checked.dims}))
+        return count_work(align_heads({x: n if x == d else others if guess_of[x] else 1 for x in guess_of}))
 
     least, cache = count(1), dict[int, bool]()
 
@@ -174,11 +184,21 @@ def _doublings(n: int) -> Iterator[int]:
 
 def _count_work(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int]) -> Work | None:
     """Return the units of work, and the total turns of each loop; None where such a problem cannot be run."""
+    return _count_work_of(checked, spec, _choose_draw(checked, spec, sizes))
+
+
+def _choose_draw(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int]) -> Draw | None:
     try:
-        draws = select_fitting(checked, spec, [Draw("a step", sizes)])[0]
-        if not draws:
-            return None
-        arguments = make_function_launch(checked, spec, draws[0]).arguments()
+        return next(iter(select_fitting(checked, spec, [Draw("a step", sizes)])[0]), None)
+    except CuirError:
+        return None
+
+
+def _count_work_of(checked: Checked, spec: FunctionSpecification, draw: Draw | None) -> Work | None:
+    if draw is None:
+        return None
+    try:
+        arguments = make_function_launch(checked, spec, draw).arguments()
         before = {id(t): t.total for t in list_loop_turns(checked)}
         report = run(checked, arguments, grid=lambda units: 1)
     except CuirError:

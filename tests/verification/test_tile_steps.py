@@ -9,6 +9,7 @@ from corpus.computes import COMPUTES
 from cuir import check, parse, verify
 from cuir.spec import FunctionSpecification
 from cuir.syntax.types import F16
+from cuir.verification import tile_steps
 from cuir.verification.tile_steps import count_counter_turns, count_ring_uses, find_steps
 
 TEXT = """\
@@ -89,3 +90,17 @@ def test_blocks_whose_rows_several_warps_fetch(name: str, kernel: str, least: di
     assert isinstance(spec, FunctionSpecification)
     steps = find_steps(check(parse(corpus.kernels()[name].read_text(encoding="utf-8")), kernel, {"T": F16, "D": 64}), spec)
     assert all(length <= steps[dim] < 1.1 * length for dim, length in least.items()), steps
+
+
+def test_lengths_that_the_specification_makes_equal_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    interpret = tile_steps.run
+    monkeypatch.setattr(
+        tile_steps, "run", lambda checked, arguments, **k: runs.append(len(arguments["X"])) or interpret(checked, arguments, **k)
+    )
+    fixed = FunctionSpecification("double", lambda X: 2 * X, sizes=lambda drawn: {"M": min(drawn["M"], 65)})
+    assert find_steps(check(parse(TEXT)), fixed) == {"M": 64}
+    assert sorted(runs) == [1, 65]
+    constant = FunctionSpecification("double", lambda X: 2 * X, sizes=lambda drawn: {"M": 40})
+    runs.clear()
+    assert find_steps(check(parse(TEXT)), constant) == {"M": 64} and runs == [40]
