@@ -86,9 +86,10 @@ def test_what_joins_a_chain_follows_it() -> None:
         ("mla_decode_sm90", LATENT),
         ("mla_decode_sm90", LATENT | JOINED),
         ("decode_cache_f8_sm90", EIGHT),
+        ("mla_decode_f8_sm90", LATENT | {"SHARE": 4, "CHUNK": 32, "TOKENS": 1}),
         pytest.param("decode_cache_f8_sm90", EIGHT | JOINED | {"TOKENS": 1}, marks=pytest.mark.thorough),
     ],
-    ids=["dense", "packed", "packed, pages", "shares", "joined", "latent", "latent, joined", "8 bits", "8 bits, joined"],
+    ids=["dense", "packed", "packed, pages", "shares", "joined", "latent", "latent, joined", "8 bits", "latent, 8 bits", "8 bits, joined"],
 )
 def test_the_order_of_kernels_of_the_corpus_is_of_the_sequence(name: str, consts: dict[str, Const]) -> None:
     stage = ask_order(read_kernel(name, consts), join=JOIN)
