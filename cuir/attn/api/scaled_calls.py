@@ -26,14 +26,16 @@ from .dynamo_closures import read_mods
 from .operator import define, restore_variant
 from .prepared_calls import prepare, run_warm
 
+# of scales of heads: their product with a usual scale of scores is then known to be positive, and is no work for a pair
+SMALLEST, USUAL = 2.0**-56, 2.0**-8
 BLOCK = 128  # positions that share a scale, if there is one for each block
 KNOWN_SCORES = 64
 Granularity = Literal["tensor", "head", "block"]
 Factor = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # of a batch entry, a head and a position
 # a hit lets a call find what an earlier one with the same scales prepared
-_SCORES: Memo[tuple[int, int, int, int], tuple[Mod, object]] = Memo(
+_SCORES: Memo[tuple[int, int, int, int, bool], tuple[Mod, object]] = Memo(
     "flex.scaled_scores",
-    key="ids of the score_mod and of the scales, query heads of a key head",
+    key="ids of the score_mod and of the scales, query heads of a key head, whether the scores' scale is usual",
     invalidation="never: an entry holds what its key names",
     limit=KNOWN_SCORES,
 )
@@ -69,7 +71,7 @@ def attend_scaled(request: AttentionRequest, scales: Scales) -> tuple[torch.Tens
     for number in scales[:2]:
         if isinstance(number, (int, float)):
             scale *= number
-    score_mod = _find_score(request.score_mod, scales, query.shape[1] // max(1, key.shape[1]))
+    score_mod = _find_score(request.score_mod, scales, query.shape[1] // max(1, key.shape[1]), scale >= USUAL)
     scaled = request._replace(score_mod=score_mod, scale=scale, weighting=SOFTMAX)
     of_values = _as_matrix(scales.value, query.device)
     if is_compiling() or any(is_dispatched(x) or wraps_tensors(x) for x in (query, key, value)) or has_no_numbers(query):
@@ -130,21 +132,21 @@ def _as_matrix(scale: torch.Tensor | float | None, device: torch.device) -> torc
 
 
 # ---- scores
-def _find_score(score_mod: Mod | None, scales: Scales, group: int) -> Mod | None:
+def _find_score(score_mod: Mod | None, scales: Scales, group: int, usual: bool) -> Mod | None:
     """Return the score_mod of scaled products, the same object for the same scales."""
     if not any(isinstance(x, torch.Tensor) for x in scales[:2]):
         return score_mod  # numbers are factors of the scale
     if is_compiling():
-        return _make_score(score_mod, scales, group)
-    key = id(score_mod), id(scales.query), id(scales.key), group
+        return _make_score(score_mod, scales, group, usual)
+    key = id(score_mod), id(scales.query), id(scales.key), group, usual
     entry = _SCORES.get(key)
     if entry is None:
-        entry = _SCORES[key] = _make_score(score_mod, scales, group), (score_mod, scales)
+        entry = _SCORES[key] = _make_score(score_mod, scales, group, usual), (score_mod, scales)
     return entry[0]
 
 
-def _make_score(score_mod: Mod | None, scales: Scales, group: int) -> Mod:
-    of_queries, of_keys = _make_factor(scales.query, 1), _make_factor(scales.key, group)
+def _make_score(score_mod: Mod | None, scales: Scales, group: int, usual: bool) -> Mod:
+    of_queries, of_keys = _make_factor(scales.query, 1, usual), _make_factor(scales.key, group, usual)
 
     def scaled(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         if of_queries is not None:
@@ -156,15 +158,21 @@ def _make_score(score_mod: Mod | None, scales: Scales, group: int) -> Mod:
     return scaled
 
 
-def _make_factor(scale: torch.Tensor | float | None, group: int) -> Factor | None:
+def _make_factor(scale: torch.Tensor | float | None, group: int, usual: bool) -> Factor | None:
     """Return the function that reads a scale, None for a number."""
     if not isinstance(scale, torch.Tensor):
         return None
+    if scale.dim() == 3:
+        return (lambda b, h, i: scale[b, h, i // BLOCK]) if group == 1 else (lambda b, h, i: scale[b, h // group, i // BLOCK])
+    read = _make_read(scale, group)
+    return (lambda b, h, i: read(b, h, i).clamp(min=SMALLEST)) if usual else read
+
+
+def _make_read(scale: torch.Tensor, group: int) -> Factor:
+    """Return the function that reads a scale of all, or of a head."""
     if scale.dim() == 0:
         return lambda b, h, i: scale
-    if scale.dim() == 2:
-        return (lambda b, h, i: scale[b, h]) if group == 1 else (lambda b, h, i: scale[b, h // group])
-    return (lambda b, h, i: scale[b, h, i // BLOCK]) if group == 1 else (lambda b, h, i: scale[b, h // group, i // BLOCK])
+    return (lambda b, h, i: scale[b, h]) if group == 1 else (lambda b, h, i: scale[b, h // group])
 
 
 # ---- in graphs

@@ -39,9 +39,18 @@ def factor_uniform(e: Expr, parameters: Iterable[Parameter], split: bool) -> tup
     core, factor = work.product(e)
     if factor is None:
         return core, Literal(1.0)
-    if split and (factor == _SCALE or _positive(factor, parameters)):
+    if split and (_has_positive_form(factor) or _positive(factor, parameters)):
         return core, factor
     return Binary("*", core, factor), Literal(1.0)
+
+
+def _has_positive_form(e: Expr) -> bool:
+    """Return whether an expression is positive whatever it reads: the scale, maxima with a positive number, their products."""
+    if isinstance(e, Literal):
+        return isinstance(e.value, float) and e.value > 0
+    if isinstance(e, Binary):
+        return traits(e).multiplies and _has_positive_form(e.left) and _has_positive_form(e.right)
+    return e == _SCALE or (isinstance(e, Call) and traits(e).extremum == "max" and any(map(_has_positive_form, e.args)))
 
 
 def _positive(e: Expr, parameters: list[Parameter]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest
 
 import cuir
+from cuir.attn.api.scaled_calls import Scales, _make_score
 from cuir.attn.kernels.card_kernels import find_kernel
 from cuir.syntax.types import F8E4M3
 from cuir.text.diagnostics import CuirError
@@ -103,6 +105,24 @@ def test_scales_of_blocks_beside_a_mod() -> None:
     pairs = quantised(per="block")
     pairs[1] = pairs[1][0], pairs[1][1] * torch.tensor([1.0, 4.0])
     require_close(call(pairs, biased), expect(pairs, biased))
+
+
+@pytest.mark.parametrize("per", ["tensor", "head"])
+def test_a_scale_of_a_head_is_no_work_for_a_pair(per: str) -> None:
+    """It goes into the factor of the exponents; a scale of a block multiplies each score."""
+    pairs = quantised(per=per)
+    mod = _make_score(None, Scales(pairs[0][1], pairs[1][1], 1.0), H // HK, usual=True)
+    program = cuir.show(cuir.attention(mod, dtype=torch.float8_e4m3fn, head_dim=64, verify="off").program)
+    assert re.search(r"return S, scale \* max\(scale_2\[.*\* LOG2E", program)
+
+
+def test_scores_of_any_scale() -> None:
+    """A scale of scores so small that its product with those of heads might be 0 stays apart."""
+    pairs = [(x, s * 2.0**40) for x, s in quantised()]
+    (q, qs), (k, ks), (v, vs) = pairs
+    result = cuir.flex_attention(q, k, v, scale=2.0**-84, q_scale=qs, k_scale=ks, v_scale=vs, **INTERPRETED)
+    s = widen(q, qs) @ widen(k, ks).repeat_interleave(H // HK, 1).mT * 2.0**-84
+    require_close(result, (torch.softmax(s, -1) @ widen(v, vs).repeat_interleave(H // HK, 1), s.logsumexp(-1)))
 
 
 def test_numbers_are_scales() -> None:

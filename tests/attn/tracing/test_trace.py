@@ -134,6 +134,22 @@ def test_a_positive_factor_leaves_the_score() -> None:
     assert (show(traced.score), show(traced.factor)) == ("tanh(S * (scale / cap))", "cap * LOG2E")
 
 
+FACTORS = torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("mod", "factor"),
+    [
+        (lambda s, b, h, q, k: s * FACTORS[h].clamp(min=0.5), "scale * max(FACTORS[h], 0.5) * LOG2E"),
+        (lambda s, b, h, q, k: s * FACTORS[h].clamp(min=0.0), "LOG2E"),
+        (lambda s, b, h, q, k: s * FACTORS[h], "LOG2E"),
+    ],
+)
+def test_a_captured_factor_leaves_the_score_if_it_is_at_least_a_positive_number(mod: Any, factor: str) -> None:
+    traced = trace(Specification("scaled", score_mod=mod))
+    assert show(traced.factor) == factor and (show(traced.score) == "S") == (factor != "LOG2E")
+
+
 def test_a_negative_factor_stays() -> None:
     assert "* -2.0" in agrees(lambda s, b, h, q, k: -2.0 * torch.tanh(s))
 
