@@ -18,7 +18,7 @@ from ...ops.expressions import get_called_op, traits
 from ...ops.meaning.scalars import LEAST_NORMAL
 from ...syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ...syntax.types import F32
-from ...syntax.walk import IdentityKey, NamesRead, with_children
+from ...syntax.walk import IdentityKey, NamesRead, walk, with_children
 from ...text.diagnostics import CuirError
 from .derivative_marks import is_detached, read_marked_value
 from .mod_evaluator import CONSTANTS, evaluate
@@ -39,9 +39,14 @@ def factor_uniform(e: Expr, parameters: Iterable[Parameter], split: bool) -> tup
     core, factor = work.product(e)
     if factor is None:
         return core, Literal(1.0)
-    if split and (_has_positive_form(factor) or _positive(factor, parameters)):
+    if split and (factor == _SCALE or _is_bounded(factor) or _positive(factor, parameters)):
         return core, factor
     return Binary("*", core, factor), Literal(1.0)
+
+
+def _is_bounded(e: Expr) -> bool:
+    """Return whether an expression is positive since what it reads is bounded from below."""
+    return _has_positive_form(e) and any(isinstance(n, Call) for n in walk(e))
 
 
 def _has_positive_form(e: Expr) -> bool:
