@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 
+import corpus
 import cuir
+from cuir.attn.verification.problems import Case
 from cuir.checking.checked import Checked
 from cuir.ops.meaning.tiles import narrow_sum_error
 from cuir.runtime.compiled import compile
+from cuir.spec.specification import Lengths
 from cuir.syntax.types import DTYPES
+from cuir.verification import on_gpu
 from tests.gpu.isolation import run_isolated
 
 PRODUCT = """\
@@ -163,6 +169,63 @@ def interleaved_is_right(dtype: str) -> None:
     assert error <= narrow_sum_error(256) * expected.abs().max(), float(error)
 
 
+# ---- attention
+CASES = (
+    Case("whole tiles", Lengths(2, 4, 2, 256, 384)),
+    Case("ragged", Lengths(1, 4, 2, 400, 500), "strided", 3),
+    Case("growing maxima", Lengths(1, 4, 2, 300, 900), "growing", 4),
+    Case("one key", Lengths(2, 4, 4, 33, 1), "spikes", 5),
+    Case("no keys", Lengths(1, 2, 1, 40, 0)),
+)
+SETTINGS: dict[str, dict[str, int]] = {  # of starts of the kernel's space
+    "64": {"D": 64, "BM": 192, "BN": 128},
+    "96": {"D": 96, "BM": 128, "BN": 192},
+    "128": {"D": 128, "BM": 128, "BN": 192},
+    "256": {"D": 256, "BM": 128, "BN": 96, "LOADED": 1, "AHEAD": False, "STAGED": False},
+}
+
+
+def attention_is_right(setting: str, dtype: str) -> None:
+    """The kernel beside the interpreter and float64, within the error that the tensor core's sums have; launches give the same bits."""
+    program = cuir.parse(corpus.kernels()["flash_fwd_f8_sm90"].read_text(encoding="utf-8"), "flash_fwd_f8_sm90.cuir")
+    checked = cuir.check(program, consts={"T": DTYPES[dtype], **SETTINGS[setting]})
+    kernel = compile(checked)
+
+    def launch(arguments: Mapping[str, Any]) -> None:
+        kernel(**arguments)
+        torch.cuda.synchronize()
+
+    for case in CASES:
+        print(case, on_gpu.compare(program, checked, corpus.variant("causal")(), case, launch).as_json(), flush=True)
+
+
+def scaled_calls_are_right(device: str = "cuda", backend: str = "auto") -> None:
+    """Calls with scales of all, of heads and of blocks, beside float64 of the numbers that they stand for; a later call replays the launch."""
+    g = torch.Generator(device).manual_seed(8)
+    q, k, v = (torch.randn(2, h, n, 128, device=device, generator=g) * size for h, n, size in ((4, 300, 3), (2, 500, 1), (2, 500, 7)))
+    mask = cuir.create_block_mask(lambda b, h, i, j: j <= i + 200, None, None, 300, 500, device=device)
+    kept = torch.arange(500, device=device) <= torch.arange(300, device=device)[:, None] + 200
+    for per in ("tensor", "head", "block"):
+        pairs = [cuir.quantize_fp8(x, of) for x, of in ((q, per), (k, per), (v, "head" if per == "block" else per))]  # type: ignore[arg-type]
+        wide = [x.double() * _spread_scale(s, x) for x, s in pairs]
+        (q8, qs), (k8, ks), (v8, vs) = pairs
+        scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT * 128**-0.5
+        expected = scores.masked_fill(~kept, -torch.inf).softmax(-1) @ wide[2].repeat_interleave(2, 1)
+        for factor in (1.0, 2.0):
+            o = cuir.flex_attention(
+                q8, k8, v8, None, mask, enable_gqa=True, q_scale=qs, k_scale=ks, v_scale=vs * factor, backend=backend, verify="off"
+            )
+            error = float((o.double() - factor * expected).norm() / (factor * expected).norm())
+            print(per, factor, error, flush=True)
+            assert error < 0.04, (per, factor, error)
+
+
+def _spread_scale(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    if scale.dim() == 3:
+        scale = scale.repeat_interleave(128, 2)[:, :, : x.shape[2]]
+    return scale.double().reshape(*scale.shape, *(1,) * (4 - scale.dim()))
+
+
 def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Arguments of `product`, and the sums that it must give."""
     g = torch.Generator().manual_seed(m + n + k)
@@ -287,3 +350,15 @@ def test_beside_halves(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_interleaved_product(dtype: str) -> None:
     run_isolated(interleaved_is_right, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_attention(setting: str, dtype: str) -> None:
+    run_isolated(attention_is_right, setting, dtype, seconds=600)
+
+
+@pytest.mark.gpu
+def test_scaled_calls() -> None:
+    run_isolated(scaled_calls_are_right, seconds=600)
