@@ -226,7 +226,7 @@ def test_damaged_files_are_read_or_refused(data: st.DataObject) -> None:
         ('%y = tile.apply "+"(%x, %z) : !tile.scalar<f32>', "SSA value used before assignment"),
         (
             '%y = tile.apply "zeros"() : !tile.reg<f32, 64, 64, diagonal>',
-            "expected a layout (full, rows, columns, one, partial, lanes, chunks, dealt, fours, eights), found diagonal",
+            "expected a layout (full, rows, columns, one, partial, lanes, chunks, dealt, fours, words, eights), found diagonal",
         ),
         ("%x = tile.constant 2.0 : !tile.scalar<f32>", "SSA value %x is already defined"),
     ],
