@@ -69,6 +69,13 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_bwd_dq_sm75": {"flash_bwd_dq": Computed("causal_query_gradients", {"T": F16}, {"D": 64})},
     "flash_bwd_f32": {"flash_bwd": Computed("causal_key_gradients", small={"T": F32})},
     "flash_bwd_dq_f32": {"flash_bwd_dq": Computed("causal_query_gradients", small={"T": F32})},
+    "selected_fwd_sm90": {"flash_fwd": Computed("causal_selected", small={"D": 64, "BM": 4, "GROUP": 16, "SPAN": 8})},
+    "selected_bwd_sm90": {
+        "flash_bwd": Computed("causal_selected_key_gradients", small={"D": 64, "BM": 2, "GROUP": 8}),
+        "prepare": Computed("attention_rows"),
+        "join_parts": Computed("joined_parts", small={"D": 64}),
+    },
+    "selected_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_selected_query_gradients", small={"D": 64, "BM": 4, "GROUP": 16, "SPAN": 8})},
     "flash_fwd": {"flash_fwd": Computed("causal")},
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},

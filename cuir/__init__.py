@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from .bridging import bridge
     from .checking.checked import Checked
     from .checking.checker import check
-    from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, quantize_fp8, varlen_attention
+    from .flex import (
+        attention,
+        attention_with_kv_cache,
+        create_block_mask,
+        flex_attention,
+        quantize_fp8,
+        selected_attention,
+        varlen_attention,
+    )
     from .interp import run
     from .lowering import lower
     from .performance.search import tuned
@@ -40,7 +48,15 @@ _HOME = {
     "arguments.binding": ("bind",),
     "checking.checked": ("Checked",),
     "checking.checker": ("check",),
-    "flex": ("attention", "attention_with_kv_cache", "create_block_mask", "flex_attention", "quantize_fp8", "varlen_attention"),
+    "flex": (
+        "attention",
+        "attention_with_kv_cache",
+        "create_block_mask",
+        "flex_attention",
+        "quantize_fp8",
+        "selected_attention",
+        "varlen_attention",
+    ),
     "interp": ("run",),
     "lowering": ("lower",),
     "runtime.public_compile": ("compile",),
@@ -94,6 +110,7 @@ __all__ = [
     "parse",
     "quantize_fp8",
     "run",
+    "selected_attention",
     "show",
     "transfer",
     "tuned",

@@ -286,7 +286,7 @@ SMALL = {
     '"cuda"': '"cpu"',
     "head_dim=128)": 'head_dim=64, consts={"BM": 64, "BN": 64})',
 }
-WITH_BACKEND = ("flex_attention", "attention_with_kv_cache", "varlen_attention")
+WITH_BACKEND = ("flex_attention", "attention_with_kv_cache", "selected_attention", "varlen_attention")
 
 
 def run_python(block: Block, smaller: dict[str, str] | None = None) -> str:

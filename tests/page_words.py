@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.page_blocks import BLOCK, ROOT, read_visible
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-MOST_WORDS, MEAN_SENTENCE, LONGEST_SENTENCE = 61_247, 20, 45  # of all pages; of each page
+MOST_WORDS, MEAN_SENTENCE, LONGEST_SENTENCE = 61_497, 20, 45  # of all pages; of each page
 
 
 def read_sentences(page: Path) -> list[str]:

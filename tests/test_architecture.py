@@ -401,7 +401,7 @@ def test_the_library_logs_and_does_not_print() -> None:
 # Rooms through which a call of attention travels as a request.
 REQUESTED = ("cuir/attn", "cuir/flex")
 # Public functions, and a specification, which takes by name what a kernel reads.
-LONG_SIGNATURES = {"flex_attention", "create_block_mask", "attention_with_kv_cache", "varlen_attention", "reference"}
+LONG_SIGNATURES = {"flex_attention", "create_block_mask", "attention_with_kv_cache", "selected_attention", "varlen_attention", "reference"}
 PARAMETERS = 8
 ANY_OF_A_THOUSAND = 15
 

@@ -5,6 +5,7 @@ from ..attn.api.scaled_calls import quantize_fp8
 from ..attn.capture.kernel_operands import packed_copies
 from ..attn.kernels.attention_kernel import Attention, attention
 from ..attn.serving.cached import attention_with_kv_cache
+from ..attn.serving.selected import selected_attention
 from ..attn.serving.varlen import varlen_attention
 from .front import flex_attention
 
@@ -41,5 +42,6 @@ __all__ = [
     "flex_attention",
     "packed_copies",
     "quantize_fp8",
+    "selected_attention",
     "varlen_attention",
 ]

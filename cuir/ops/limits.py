@@ -91,9 +91,18 @@ def list_architectures(*features: str) -> tuple[str, ...]:
     return tuple(t.name for t in TARGETS.values() if t.has(*features))
 
 
-def count_pool_registers(threads: int) -> int:
-    """Return the registers that the roles of a CTA of `threads` threads share.
+REGISTER_FILE = 65536  # registers of a multiprocessor
+RESERVED = 1024  # bytes of shared memory that a multiprocessor keeps for each CTA
+
+
+def count_pool_registers(threads: int, ctas: int = 1) -> int:
+    """Return the registers that the roles of a CTA of `threads` threads share, with so many CTAs on a multiprocessor.
 
     These are the registers of its launch, a multiple of 8 a thread.
     """
-    return min(255, 65536 // threads // 8 * 8) * threads
+    return min(255, REGISTER_FILE // ctas // threads // 8 * 8) * threads
+
+
+def count_ctas(target: Target, threads: int, registers: int, shared_bytes: int) -> int:
+    """Return how many CTAs a multiprocessor holds at a time, 1 or 2, whose roles take so many registers in all."""
+    return 2 if registers <= count_pool_registers(threads, 2) and 2 * (shared_bytes + RESERVED) <= target.shared_bytes + RESERVED else 1

@@ -127,6 +127,10 @@ def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) ->
     )
 
 
+SELECTED = {
+    "BLOCKS": torch.tensor([3, 1, 0], dtype=torch.int32).expand(1, 2, 2, 3),
+    "COUNTS": torch.tensor([[[3, 1], [0, 2]]], dtype=torch.int32),
+}
 PAGES = {"page": torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32), "len_k": torch.tensor([150, 190], dtype=torch.int32)}
 DOCUMENTS = {"doc": torch.zeros(1, 512, dtype=torch.int32), "span": torch.tensor([[[0, 2, 1], [0, 4, 2]]], dtype=torch.int32)}
 PACKED = {
@@ -178,6 +182,46 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
         2,
     ),
     ("flash_fwd_split_sm90", "flash_fwd", {"D": 64, "DYNAMIC": False}, {"B": 1, "H": 2, "HK": 1, "M": 64, "N": 200}, {"scale": 0.1}, 2),
+    *(
+        (
+            "selected_fwd_sm90",
+            "flash_fwd",
+            {"D": 64, "BM": 8, "GROUP": 8 * groups, "WG": groups, "SPAN": 8, "BLOCK": block, "DYNAMIC": False},
+            {"B": 1, "H": 4, "HK": 2, "HU": 2, "M": 16, "N": 250, "GROUPS": 2, "SELECTED": 3},
+            {"scale": 0.1, **SELECTED},
+            2,
+        )
+        for groups, block in ((1, 64), (1, 32), (2, 64))
+    ),
+    (
+        "selected_bwd_dq_sm90",
+        "flash_bwd_dq",
+        {"D": 64, "BM": 8, "GROUP": 8, "SPAN": 8, "DYNAMIC": False},
+        {"B": 1, "H": 4, "HK": 2, "HU": 2, "M": 16, "N": 250, "GROUPS": 2, "SELECTED": 3, "MP": 128},
+        {"scale": 0.1, **SELECTED},
+        2,
+    ),
+    (
+        "selected_bwd_sm90",
+        "flash_bwd",
+        {"D": 64, "BM": 8, "GROUP": 4, "DYNAMIC": False},
+        {"B": 1, "H": 4, "HK": 2, "HU": 2, "PER": 2, "M": 16, "N": 100, "MP": 128, "TOTAL": 4, "PARTS": 8, "ENTRIES": 6},
+        {
+            "scale": 0.1,
+            "UNITS": torch.tensor([[0, 0, 0, 5], [0, 1, 5, 1], [1, 0, 0, 0], [1, 1, 0, 6]], dtype=torch.int32),
+            "INVERSE": torch.tensor([[0, 0, 0], [1, 0, 8]], dtype=torch.int32).repeat(3, 1).expand(1, 2, 6, 3),
+        },
+        2,
+    ),
+    ("selected_bwd_sm90", "prepare", {"DV": 64}, {"B": 1, "H": 2, "M": 200, "MP": 256}, {}, 1),
+    (
+        "selected_bwd_sm90",
+        "join_parts",
+        {"D": 64},
+        {"B": 1, "HK": 2, "N": 100, "PARTS": 6, "CELLS": 4},
+        {"ENDS": torch.tensor([[0, 2], [2, 2], [2, 3], [3, 6]], dtype=torch.int32)},
+        1,
+    ),
     (
         "flash_fwd_split_sm90",
         "flash_fwd",

@@ -88,6 +88,8 @@ def test_every_pass_keeps_what_kernels_compute(name: str) -> None:
 
 # lengths of caches and packed sequences, and what their kernels read of them; other kernels take any lengths
 PAGES = {"B": 1, "H": 1, "HK": 1, "NP": 3, "PAGE": 64, "MP": 2, "BS": 1, "M": 2, "TQ": 20}
+SELECTED = {"B": 1, "H": 2, "HK": 1, "HU": 1, "M": 3, "N": 100, "MP": 128, "GROUPS": 3, "SELECTED": 2}  # and of lists of blocks
+LISTS = {"BLOCKS": [[[[1, 0], [0, 0], [1, 0]]]], "COUNTS": [[[2, 0, 1]]]}
 STORED = {"PAGES": [[2, 0]], "LENGTHS": [70], "QSTART": [0], "QEND": [18], "KSTART": [1], "KEND": [70], "len_k": [70], "page": [[2, 0]]}
 
 
@@ -95,9 +97,11 @@ STORED = {"PAGES": [[2, 0]], "LENGTHS": [70], "QSTART": [0], "QEND": [18], "KSTA
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_every_pass_keeps_what_each_kernel_of_the_corpus_computes(name: str) -> None:
     checked = kernels.corpus_kernel(name)
-    lengths = PAGES if "NP" in checked.dims else dict.fromkeys({"M", "N", "MP"} & {*checked.dims}, 70)
+    lengths = (
+        PAGES if "NP" in checked.dims else SELECTED if "GROUPS" in checked.dims else dict.fromkeys({"M", "N", "MP"} & {*checked.dims}, 70)
+    )
     inputs = random_arguments(checked, torch.Generator().manual_seed(1), {d: n for d, n in lengths.items() if d in checked.dims})
-    inputs |= {n: torch.tensor(x, dtype=torch.int32) for n, x in STORED.items() if n in inputs} | (
+    inputs |= {n: torch.tensor(x, dtype=torch.int32) for n, x in {**STORED, **LISTS}.items() if n in inputs} | (
         {"LONGEST": 18} if "LONGEST" in inputs else {}
     )
     assert str(validate(build(checked), PASSES, inputs, ctas=ctas_for(checked))) == "None"

@@ -267,9 +267,9 @@ class Attention:
         self._plain = plain
         self.transferred, self.traced, self.level = transferred, traced, level
         self._capture_key, self.settings = capture_key, settings
-        self._reads, self._checked = Reads(traced), Cache()
-        self._captured = self._in_order(transferred)
+        self._reads, self._checked, self._captured = Reads(traced), Cache(), self._in_order(transferred)
         self._gradients: dict[RequestedGradients, Gradients] = {}
+        self.kept: dict[Hashable, object] = {}  # what calls that are not dense keep with it
         self._warm: dict[Hashable, WarmLaunch] = {}
         values = [p.value for p in transferred.captured]
         self._steady = not any(v is None or (isinstance(v, torch.Tensor) and v.is_inference()) for v in values)

@@ -186,7 +186,7 @@ class Gradients:
         if ready.kernel is None:
             return None
         for device_arguments in last.device_arguments:
-            _join_arguments(device_arguments)
+            join_arguments(device_arguments)
         return last(*tensors, *ready.seed)
 
     def of(
@@ -232,9 +232,9 @@ class Gradients:
         inputs |= {name: ready.arguments[name] for name in (DROPOUT if ready.seed else ())}
         if plan.by_queries is not None:
             saved = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.takes}
-            launch(BY_QUERIES, {**inputs, **saved, "dQ": gq, **_join_arguments(device_arguments[BY_QUERIES])})
+            launch(BY_QUERIES, {**inputs, **saved, "dQ": gq, **join_arguments(device_arguments[BY_QUERIES])})
         if plan.by_keys is not None:
-            captured_values = _join_arguments(device_arguments[KERNEL])
+            captured_values = join_arguments(device_arguments[KERNEL])
             learned = {name: torch.zeros_like(captured_values[of]) for of, name in plan.by_keys.transferred.gradients.items()}
             if plan.spread:
                 dk, dv = _sums(k).zero_(), _sums(v).zero_()
@@ -296,7 +296,7 @@ class Gradients:
 
     def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Kernel]:
         if ready.kernel is None:
-            return {name: _Interpreted(step.checked) for name, step in self.plan.steps.items()}
+            return {name: Interpreted(step.checked) for name, step in self.plan.steps.items()}
         if not self.kernels:
             self.kernels = self.compile_kernels(device)
         return self.kernels
@@ -347,7 +347,7 @@ def _sums(like: torch.Tensor) -> torch.Tensor:
     return _floats(like, *like.shape[:-1], -(-like.shape[-1] // 4) * 4)[..., : like.shape[-1]]
 
 
-def _join_arguments(arguments: DeviceArguments | None) -> Mapping[str, Any]:
+def join_arguments(arguments: DeviceArguments | None) -> Mapping[str, Any]:
     """Return captured values for a launch on the current stream."""
     if arguments is not None:
         arguments.join()
@@ -364,7 +364,7 @@ def _add_gradients(*gradients: Mapping[int, torch.Tensor]) -> dict[int, torch.Te
 
 
 @dataclass(frozen=True)
-class _Interpreted:
+class Interpreted:
     """A kernel that runs in the interpreter."""
 
     checked: Checked
@@ -590,11 +590,14 @@ __all__ = [
     "Attention",
     "BackwardInputs",
     "Gradients",
+    "Interpreted",
+    "Kernel",
     "Learnable",
     "Ready",
     "backward",
     "choose_gradients",
     "collect_learnable",
     "collect_read_tensors",
+    "join_arguments",
     "run_differentiable",
 ]

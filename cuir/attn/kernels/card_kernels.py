@@ -29,11 +29,11 @@ CALLS: tuple[Task, ...] = (
     "varlen",
 )  # of which a user hears
 NEWER = "its own instructions are not used, so this is not what the GPU could do"
-Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "latent cache", "latent cache of 8 bits", "varlen"]
+Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "latent cache", "latent cache of 8 bits", "varlen", "selected"]
 Task = (
     Kind
     | Literal["split forward", "split cache", "split cache of 8 bits", "split varlen"]
-    | Literal["keys", "wide keys", "split keys", "queries", "split queries", "join"]
+    | Literal["keys", "wide keys", "split keys", "queries", "split queries", "selected keys", "selected queries", "join"]
 )
 WIDEST = 256  # head dim of a product's columns; those of wider heads are split over warpgroups
 _SPLIT: Mapping[Task, Task] = {
@@ -72,6 +72,9 @@ _WORDS: Mapping[Task, tuple[str, str]] = {
     "latent cache": ("attention over a latent cache", "keys and values of each head"),
     "latent cache of 8 bits": ("attention over a latent cache of 8-bit numbers", "a cache in the dtype of the queries"),
     "varlen": ("attention of packed sequences", "flex_attention of one sequence, with a mask that compares documents"),
+    "selected": ("attention over selected blocks", "flex_attention with a BlockMask of these blocks"),
+    "selected keys": ("gradients over selected blocks", "flex_attention with a BlockMask of these blocks"),
+    "selected queries": ("gradients over selected blocks", "flex_attention with a BlockMask of these blocks"),
     "keys": ("gradients", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "wide keys": ("gradients of such head dims", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "queries": ("gradients", "PyTorch's flex_attention for training, or torch.no_grad()"),

@@ -12,6 +12,7 @@ from . import decoding
 from .card_kernels import DEFAULT, WIDEST
 from .experts import Form, list_starts, starts_of
 from .latent_settings import LatentSettings, NarrowLatentSettings, SplitCacheSettings
+from .selected_settings import SelectedSettings
 from .serving_settings import CacheSettings, DecodeSettings, FixedSettings, VarlenSettings
 from .settings import Settings
 from .warp_settings import WarpCacheSettings, WarpVarlenSettings
@@ -32,6 +33,8 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
         packed_settings = varlen(program, fixed, starts_of(program, fixed, arch), card=card)
         packed_settings.invariant = form.invariant
         return packed_settings
+    if form.kind == "selected":
+        return SelectedSettings(program, fixed, (), card=card)
     if form.kind != "forward":
         of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings, "latent cache of 8 bits": NarrowLatentSettings}
         if form.kind == "cache" and max(form.head_dim, form.value_dim) > WIDEST:

@@ -33,7 +33,7 @@ from ..capture.capture_keys import CaptureKey
 from ..capture.first_call_progress import Progress
 from ..masks.block_lists import ColumnLists, Lists
 from ..masks.distance_tables import Table
-from ..splicing.backward import read_by_gradients, transfer_backward, transfer_query_gradients
+from ..splicing.backward import read_by_gradients, transfer_backward, transfer_query_gradients, transfer_selected_keys
 from ..splicing.splice import TransferResult, transfer
 from ..tracing.traced_result import Parameter, Traced
 from .experts import origin_of, origin_text
@@ -83,6 +83,15 @@ def transfer_queries_to_expert(name: str, spec: Specification, traced: Traced) -
         return transfer_query_gradients(origin_of(name), spec, traced=traced)
 
     return _remember_transfer(f"{name} queries", name, spec, traced, make, places_read_by_gradients(traced))
+
+
+def transfer_selected_keys_to_expert(name: str, spec: Specification, traced: Traced) -> TransferResult:
+    """Return the transfer to a shipped kernel of dK and dV over selected blocks; see `transfer_selected_keys`."""
+
+    def make(spec: Specification, traced: Traced) -> TransferResult:
+        return transfer_selected_keys(origin_of(name), spec, traced=traced)
+
+    return _remember_transfer(f"{name} selected keys", name, spec, traced, make, places_read_by_gradients(traced))
 
 
 def places_read_by_gradients(traced: Traced) -> list[int]:
@@ -247,6 +256,7 @@ __all__ = [
     "places_read_by_gradients",
     "transfer_backward_to_expert",
     "transfer_queries_to_expert",
+    "transfer_selected_keys_to_expert",
     "transfer_to_expert",
     "verify_or_recall",
 ]

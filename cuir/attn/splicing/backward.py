@@ -35,6 +35,7 @@ from .quotient_bounds import bound_columns
 from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, transfer, without_functions
 
 KERNEL = "flash_bwd"  # of the program, between `prepare` and `finish`
+SELECTED_POINTS = {name: BACKWARD_POINTS[name] for name in ("score", "dscore", "keep")}  # of a kernel whose caller names the blocks
 OWNED = "ROWS"  # the const of kernels whose workers own another number of keys than 64
 _NAMES = {"q": "k", "k": "q", "M": "N", "N": "M", "BM": "BN", "BN": "BM", "m": "j", "kv_count": "q_count", "kv_block": "q_block"}
 _WORDS = (
@@ -172,6 +173,26 @@ def _order_items(tile: Func, work: Work) -> Func:
     return replace(tile, body=(*tile.body[:-1], replace(last, value=replace(last.value, items=(*head, from_end)))))
 
 
+def transfer_selected_keys(origin: Program, spec: Specification, *, traced: Traced | None = None) -> TransferResult:
+    """Replace `score`, `dscore` and `keep` of a kernel of dK and dV over selected blocks, whose caller names the queries.
+
+    `traced` is the trace of the specification. Raises CuirError as `transfer_backward`.
+    """
+    require_softmax(spec)
+    target = origin.kernels()[KERNEL]
+    require_points(origin, target, SELECTED_POINTS)
+    traced = replace(trace_without_clashes(spec) if traced is None else traced, sink=None)
+    traced = traced.rename_reserved(names_of(without_functions(origin, target, set(SELECTED_POINTS), None)) | list_reserved())
+    new, used = _functions(traced, {}), read_by_gradients(traced)
+    captured = tuple(p for p in traced.parameters if p.name in used)
+    program = splice_functions(origin, target, new, tuple(map(declare_parameter, captured)), tuple(SELECTED_POINTS), "")
+    program = place_in_text(program, f"{spec.name}_backward.cuir")
+    after, old = program.span.source.text, origin.funcs()
+    replaced = tuple(name for name in new if old[name] != new[name])
+    diff = diff_texts(show(origin), after, target.name, spec.name)
+    return TransferResult(program, after, diff, target.name, captured, replaced, traced.notes, spec)
+
+
 QUERY_KERNEL = "flash_bwd_dq"
 
 
@@ -207,4 +228,12 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     return replace(result, program=program, text=after, diff=diff, replaced=replaced, spec=spec)
 
 
-__all__ = ["KERNEL", "QUERY_KERNEL", "has_uneven_work", "read_by_gradients", "transfer_backward", "transfer_query_gradients"]
+__all__ = [
+    "KERNEL",
+    "QUERY_KERNEL",
+    "has_uneven_work",
+    "read_by_gradients",
+    "transfer_backward",
+    "transfer_query_gradients",
+    "transfer_selected_keys",
+]

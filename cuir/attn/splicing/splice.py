@@ -44,10 +44,11 @@ from ..masks.block_bounds import Blocks, blocks, mask_all_blocks
 from ..masks.block_lists import ColumnLists, Lists, lists_for
 from ..masks.distance_tables import Table, by_distance
 from ..masks.pair_costs import per_pair
+from ..masks.selected_blocks import NOTE, build_functions
 from ..masks.tile_splice import Work, tile_for
 from ..tracing.mod_evaluator import CONSTANTS
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, list_reserved, names_of
+from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SELECTED, SPLICE_POINTS, STANDARD, list_reserved, names_of
 from ..tracing.traced_result import Parameter, Traced, Value, dim_name, with_parameters
 from .captured_arguments import Cache, sources_of, tile_sizes
 from .dropout_splice import arguments_of, with_dropout
@@ -178,7 +179,15 @@ def transfer(
     tile = origin.funcs().get("tile")
     traced = trace_without_clashes(spec) if traced is None else traced
     lengths = _of_sequence(origin, target)
-    read = bits and not lengths and not is_parted(origin.funcs()) and traced.keep is not None and per_pair(traced.keep) > WORTH_BITS
+    selected = set(SELECTED) <= {p.name for p in target.params}
+    read = (
+        bits
+        and not lengths
+        and not selected
+        and not is_parted(origin.funcs())
+        and traced.keep is not None
+        and per_pair(traced.keep) > WORTH_BITS
+    )
     work = _work(None if read else blocks(traced.rename_reserved(list_reserved()).keep))
     replaced_points = {
         *SPLICE_POINTS,
@@ -197,7 +206,9 @@ def transfer(
     score, of_distance = by_distance(traced.score, traced.parameters, fresh) if tables and not lengths else (traced.score, ())
     cached = bool(lengths) and "M" not in lengths
     closed_blocks = None if read else blocks(traced.keep, fresh, by_key, gaps=not (by_key and cached))
-    if lengths and (closed_blocks is None or (cached and "h" in names_read(traced.keep or Literal(True)))):
+    if selected:
+        closed_blocks = Blocks(build_functions(traced.keep is not None), (), "listed", (NOTE,))
+    elif lengths and (closed_blocks is None or (cached and "h" in names_read(traced.keep or Literal(True)))):
         # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
         closed_blocks = mask_all_blocks(by_key)
     lists = lists_for(traced.keep, fresh, read, by_key) if closed_blocks is None and traced.keep is not None else None

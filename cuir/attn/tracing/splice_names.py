@@ -26,6 +26,7 @@ BACKWARD_POINTS = {
 CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels over one, in place of N
 # functions of b that kernels of packed sequences have in place of the lengths
 OF_SEQUENCE = {"M": "queries", "N": "keys"}
+SELECTED = ("BLOCKS", "COUNTS")  # lists of selected blocks, in kernels whose callers name the blocks that a query attends to
 LISTS = ("block_count", "block_list", "tile_order")  # parameters of kernels whose blocks have no closed form
 BITS = ("block_bits", "block_slot")  # parameters of kernels that read their mask
 DROPOUT = ("dropout_seed", "dropout_threshold", "dropout_factor")  # parameters of kernels with dropout
@@ -88,6 +89,7 @@ __all__ = [
     "LISTS",
     "OF_SEQUENCE",
     "OPTIONAL",
+    "SELECTED",
     "SPLICE_POINTS",
     "STANDARD",
     "VALUE_SCALE",

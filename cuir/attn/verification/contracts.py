@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,10 @@ from ...syntax.nodes import Literal as Number
 from ...syntax.walk import IdentityKey, walk
 from ...text.diagnostics import CuirError, Sink
 from ...text.source import Span
+from ..masks.selected_blocks import select_pairs
 from ..splicing.captured_arguments import CapturedArguments
 from ..tracing.mod_evaluator import evaluate
-from ..tracing.splice_names import SPLICE_POINTS
+from ..tracing.splice_names import SELECTED, SPLICE_POINTS
 from .problems import get_units
 from .sizes import GROUP, Problem, make_order_problems
 from .splice_evaluator import Evaluator, Value, collect_kernel_values
@@ -184,14 +185,19 @@ def _find_violations(
 ) -> Iterator[Violation]:
     program, spec, lengths = context.program, context.spec, problem.lengths
     consts = {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}
+    if (size := consts.get("BLOCK")) is not None and set(SELECTED) <= extra_values.keys():
+        problem = replace(problem, BN=int(size))  # the keys of a selected block, of which a step has several
     captured = context.captured.values(lengths, consts=consts, changed=changed) if context.captured is not None else extra_values
     run = Evaluator(program, _make_names(context, problem, consts, {**captured, **changed}))
     yield from _check_tile(context, run, problem)
     expected = spec.compute_kept(lengths).numpy() if spec is not None and not changed else None
+    selected = _find_selected(extra_values, lengths, consts)
     keep: np.ndarray | None = None
     for b, h in itertools.product(range(lengths.B), range(lengths.H)):
         is_repeated = keep is not None and not context.by_head  # the same arrays as for the previous head
         keep = keep if keep is not None and is_repeated else evaluate_keep(run, b, h, lengths)
+        if selected is not None:
+            keep = keep & selected[b, h]
         if spec is not None and expected is not None:
             yield from _compare_masks(program, keep, spec, expected[b, h])
         if is_repeated:
@@ -200,6 +206,14 @@ def _find_violations(
         if "kv_rows" in program.funcs():
             yield from _check_called_rows(context, run, keep, problem, b, h, consts)
         yield from _check_score(program, run, keep, problem, b, h, spec if not changed else None)
+
+
+def _find_selected(extra_values: Mapping[str, Value], lengths: Lengths, consts: Mapping[str, Value]) -> np.ndarray | None:
+    """Return the pairs in blocks that lists name, bool [B, H, M, N]; None for kernels without such lists."""
+    blocks, counts = (extra_values.get(n) for n in SELECTED)
+    if not isinstance(blocks, torch.Tensor) or not isinstance(counts, torch.Tensor):
+        return None
+    return select_pairs(blocks, counts, lengths, consts["BLOCK"], consts["SPAN"]).numpy()
 
 
 def evaluate_keep(run: Evaluator, b: int, h: int, lengths: Lengths) -> np.ndarray:

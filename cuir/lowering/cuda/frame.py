@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Block, SSAValue
 
-from ...ops.limits import count_pool_registers
+from ...ops.limits import TARGETS, count_ctas, count_pool_registers
 from ...text.source import Span
 from ..ir import machine_ops as machine
 from ..ir import ops
@@ -156,7 +156,7 @@ class KernelPrinter(KernelContext):
             params.append(f"const {CTYPE[dtype_of(p.result)]} {identifier(p.symbol.data)}")
         listed = ",\n    ".join(params)
         head = [
-            f"{KERNEL} __launch_bounds__({self.threads}, 1)",
+            f"{KERNEL} __launch_bounds__({self.threads}, {self._count_ctas()})",
             *f"{symbol(self.kernel.symbol.data)}({listed}) {{".split("\n"),
         ]
         out.depth = 1
@@ -205,6 +205,13 @@ class KernelPrinter(KernelContext):
             out.line(self.target.format_phrase("read tensor memory's address", told_at))
         return head, layout.nbytes
 
+    def _count_ctas(self) -> int:
+        """Return the CTAs that a multiprocessor holds at a time, for which ptxas limits registers."""
+        given = {w: r.registers.data for r in self.kernel.roles for w in range(r.warpgroup.data, find_end_warpgroup([r]))}
+        if not all(given.values()):
+            return 1
+        return count_ctas(TARGETS[self.kernel.arch.data], self.threads, 128 * sum(given.values()), self.layout.nbytes)
+
     # ---- roles
     def _emit_roles(self) -> None:
         out = self.out
@@ -247,7 +254,7 @@ class KernelPrinter(KernelContext):
 
     def _emit_group(self, members: Sequence[ops.Role]) -> None:
         """Emit the roles that share warpgroups, and so registers."""
-        out, launch = self.out, count_pool_registers(self.threads) // self.threads
+        out, launch = self.out, count_pool_registers(self.threads, self._count_ctas()) // self.threads
         registers = next((r.registers.data for r in members if r.registers.data), None)
         if registers is not None and registers != launch and len(self.kernel.roles) > 1:
             out.line(self.target.format_phrase("more registers" if registers > launch else "fewer registers", registers))

@@ -30,6 +30,8 @@ EMPTY_KERNELS = {
     ("flash_bwd", "delta"),
     ("flash_bwd_sm75", "prepare"),
     ("flash_bwd_split_sm90", "prepare"),
+    ("selected_bwd_sm90", "prepare"),
+    ("selected_bwd_sm90", "join_parts"),
     ("flash_bwd_sm80", "finish"),
     ("decode_paged", "combine"),
 }  # neither copies nor products nor barriers: there is nothing to read
@@ -45,12 +47,15 @@ SPLIT_KERNELS = {
     ("decode_split_sm90", "flash_decode"),
     ("flash_bwd_split_sm90", "flash_bwd"),
     ("flash_bwd_dq_split_sm90", "flash_bwd_dq"),
+    ("selected_bwd_sm90", "flash_bwd"),
 }
 NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | STAGED_KERNELS | SPLIT_KERNELS
 KERNELS = [key for name, kernels in COMPUTES.items() for kernel in kernels if (key := (name, kernel)) not in NOT_READ]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
-    **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90", "flash_fwd_f8_sm90"), SIZES),
+    **dict.fromkeys(
+        ("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90", "flash_fwd_f8_sm90", "selected_bwd_dq_sm90"), SIZES
+    ),
     "decode_paged": PLACES,
 }
 CONSTS = {"T": DTYPES["f16"], "D": 128}

@@ -1,0 +1,125 @@
+"""Attention over selected blocks, forward and backward, on a Hopper GPU, beside compiled FlexAttention and libraries.
+
+    python -m benchmarks.selected_blocks                          # 64 and 16 query heads a batch entry, 4 and 1 key heads, 8k to 64k keys
+    python -m benchmarks.selected_blocks --length 8192 --peer mine.py:attend --out rows.jsonl
+
+Each query selects the first block of keys, the last two and others at random, 16 of 64 keys in all, causal, as native
+sparse attention does; groups of 128 queries select alike in further rows, where FlexAttention has a BlockMask of the same
+blocks. `--peer FILE:FUNCTION` names a function (q, k, v, blocks, block_size, queries_per_group) -> O. Each row is the
+median of rounds in which all contenders take turns of 100 ms: milliseconds, and GB/s of keys and values that are read.
+O is compared with float64 for some queries once a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.dropout import milliseconds
+
+SIZE, SELECTED = 64, 16
+HEADS = ((64, 4), (16, 1))  # of queries, of keys
+OFF = 2e-2  # error of O that is allowed
+Call = Callable[..., Any]
+
+
+def select(B: int, HK: int, N: int, span: int, device: str) -> torch.Tensor:
+    """Return the blocks of each group of queries, [B, HK, groups, SELECTED]."""
+    last = (torch.arange(0, N, span, device=device) + span - 1).clamp(max=N - 1) // SIZE
+    drawn = (torch.rand(B, HK, len(last), SELECTED - 3, device=device) * (last[:, None] + 1)).long()
+    fixed = torch.stack([torch.zeros_like(last), (last - 1).clamp(min=0), last], -1).expand(B, HK, -1, -1)
+    return torch.cat([fixed, drawn], -1).int()
+
+
+def compute_error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: torch.Tensor, span: int, o: torch.Tensor) -> float:
+    """Return the largest difference from float64 of a head's queries, every 97th."""
+    i = torch.arange(0, q.shape[2], 97, device=q.device)
+    j = torch.arange(k.shape[2], device=q.device)
+    kept = torch.stack([(j[:, None] // SIZE == blocks[0, 0, x // span]).any(-1) & (j <= x) for x in i.tolist()])
+    scores = (q[0, 0, i].double() @ k[0, 0].double().mT * q.shape[3] ** -0.5).masked_fill(~kept, -torch.inf)
+    return float((scores.softmax(-1) @ v[0, 0].double() - o[0, 0, i].double()).abs().max())
+
+
+def make_flex(q: torch.Tensor, blocks: torch.Tensor, span: int, N: int) -> Call:
+    """Return compiled FlexAttention with a BlockMask of the same blocks."""
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+    by_head = blocks.repeat_interleave(q.shape[1] // blocks.shape[1], 1)
+    listed = torch.stack([torch.bincount(x.long(), minlength=N // SIZE) for x in by_head.flatten(0, 2)]).view(*by_head.shape[:3], -1) > 0
+    order = listed.int().sort(dim=-1, descending=True, stable=True).indices.int()
+    mask = BlockMask.from_kv_blocks(
+        listed.sum(-1).int(), order, BLOCK_SIZE=(span, SIZE), mask_mod=lambda b, h, i, j: j <= i, seq_lengths=(N, N)
+    )
+    return partial(torch.compile(flex_attention), block_mask=mask, enable_gqa=True)
+
+
+def load_peer(place: str) -> Call:
+    """Return the function of FILE:FUNCTION."""
+    file, _, name = place.rpartition(":")
+    spec = importlib.util.spec_from_file_location("peer", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    peer: Call = getattr(module, name)
+    return peer
+
+
+def measure(heads: tuple[int, int], N: int, span: int, D: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Return a row: times by contender."""
+    from cuir import selected_attention
+
+    H, HK = heads
+    q, k, v = (torch.randn(1, h, N, D, dtype=torch.bfloat16, device="cuda", requires_grad=True) for h in (H, HK, HK))
+    do, blocks = torch.randn_like(q), select(1, HK, N, span, "cuda")
+    calls: dict[str, Call] = {"ours": partial(selected_attention, q, k, v, blocks, block_size=SIZE, queries_per_group=span, causal=True)}
+    if span % 128 == 0:
+        calls["flex"] = partial(make_flex(q, blocks, span, N), q, k, v)
+    if options.peer:
+        calls["peer"] = partial(load_peer(options.peer), q, k, v, blocks, SIZE, span)
+    steps: dict[str, Call] = {}
+    for name, call in calls.items():
+        o = call()
+        error = compute_error(q.detach(), k.detach(), v.detach(), blocks, span, o)
+        assert error < OFF, f"{name}: O differs from float64 by {error:.1e}"
+        steps[name] = torch.no_grad()(call)
+        if o.requires_grad:
+            steps[f"{name} backward"] = partial(torch.autograd.grad, o, (q, k, v), do, retain_graph=True)
+    rounds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(options.rounds):
+        for name, step in steps.items():
+            rounds[name].append(milliseconds(step))
+    times = {name: statistics.median(x) for name, x in rounds.items()}
+    read = 2 * 2 * D * SIZE * SELECTED * HK * (N // span)
+    return {"H": H, "HK": HK, "N": N, "span": span, "D": D, **times, "GB/s": read / times["ours"] / 1e6}
+
+
+def main() -> None:
+    """Print a row for each problem."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, nargs="*", default=[8192, 16384, 65536])
+    parser.add_argument("--dims", type=int, nargs="*", default=[64, 128])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer", default="")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    for heads in HEADS:
+        for N in options.length:
+            for span in (1, 128):
+                for D in options.dims:
+                    row = json.dumps(measure(heads, N, span, D, options))
+                    print(row, flush=True)
+                    if options.out is not None:
+                        with options.out.open("a", encoding="utf-8") as out:
+                            out.write(row + "\n")
+
+
+if __name__ == "__main__":
+    main()

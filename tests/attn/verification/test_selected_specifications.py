@@ -1,0 +1,65 @@
+"""Specifications of selected blocks: they agree with autograd, and verification refuses kernels that read the lists wrongly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import corpus
+from corpus.computes import COMPUTES
+from cuir.attn.masks.selected_blocks import select_pairs
+from cuir.attn.verification.selected_specifications import make_selected_query_gradients, make_selected_specification
+from cuir.spec import Specification
+from cuir.spec.loading import as_any
+from cuir.spec.specification import Lengths
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.verification import verify
+
+
+def test_query_gradients_are_those_of_autograd() -> None:
+    spec = Specification("capped", lambda b, h, i, j: (i + j) % 2 == 0, lambda s, b, h, i, j: 2 * torch.tanh(s / 2))
+    g = torch.Generator().manual_seed(0)
+    q, k, v, do = (torch.randn(1, h, n, 8, generator=g, dtype=torch.float64) for h, n in ((4, 6), (2, 50), (2, 50), (4, 6)))
+    lists = {"BLOCKS": torch.tensor([[2, 0]]).expand(1, 2, 3, 2), "COUNTS": torch.tensor([2, 1, 0]).expand(1, 2, 3)}
+    sizes = {"B": 1, "H": 4, "HK": 2, "HU": 2, "M": 6, "N": 50, "GROUPS": 3, "SELECTED": 2, "BLOCK": 16, "SPAN": 2, "MP": 128}
+    forward, backward = make_selected_specification(spec), make_selected_query_gradients(spec)
+    drawn = backward.inputs(sizes, g, q, k, v, do, 0.3)  # type: ignore[misc]
+    lists = {n: drawn[n] for n in lists}
+    q.requires_grad_()
+    o, _ = forward.reference(q, k, v, lists["BLOCKS"], lists["COUNTS"], 0.3, 16, 2)
+    (expected,) = torch.autograd.grad((o * do).sum(), q)
+    made = backward.reference(q.detach(), k, v, do, 0.3, **drawn, BLOCK=16, SPAN=2)["dQ"]
+    torch.testing.assert_close(made, expected)
+    kept = select_pairs(lists["BLOCKS"], lists["COUNTS"], Lengths(1, 4, 2, 6, 50), 16, 2)
+    assert kept.any() and not kept.all()
+
+
+FAULTS = [
+    (
+        "selected_fwd_sm90",
+        "flash_fwd",
+        "n = COUNTS[b, h // (H // HU), m * BM // SPAN]",
+        "n = max(0, COUNTS[b, h // (H // HU), m * BM // SPAN] - 1)",
+        "V101",
+    ),
+    (
+        "selected_fwd_sm90",
+        "flash_fwd",
+        "return BLOCKS[b, h // (H // HU), m * BM // SPAN, i]",
+        "return BLOCKS[b, h // (H // HU), m * BM // SPAN, 0 * i]",
+        "V103",
+    ),
+    ("selected_bwd_sm90", "join_parts", "range(ENDS[t, 0], ENDS[t, 1])", "range(ENDS[t, 0] + 1, ENDS[t, 1])", ""),
+]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "kernel", "old", "new", "code"), FAULTS, ids=[f"{f[0]}-{f[3]}" for f in FAULTS])
+def test_faults_are_refused(name: str, kernel: str, old: str, new: str, code: str, no_schedules: None) -> None:
+    text = corpus.kernels()[name].read_text(encoding="utf-8")
+    assert old in text
+    computed = COMPUTES[name][kernel]
+    program = parse(text.replace(old, new), f"{name}.cuir")
+    report = verify(program, as_any(corpus.specification(computed.specification), ""), kernel=kernel, consts={"T": F16, **computed.tested})
+    assert not report.ok and report.diagnostics[0].code.startswith(code or "V")
