@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..ptx import machine as machine  # registers what instructions do
-from ..ptx.isa.tensor_boxes import SWIZZLES, TYPES, TensorBoxes
+from ..ptx.isa.tensor_boxes import SWIZZLES, TILED, TensorBoxes
 from ..ptx.launch.device_memory import Allocation
 from ..ptx.launch.fat_binaries import BUILD, read_ptx
 from ..ptx.launch.kernel_launch import KernelRun, LoadedModule, PlacedCall
@@ -185,9 +185,9 @@ class HostProgram:
         """Encode a tensor map."""
         kind, rank, swizzle, address, *numbers = struct.unpack("<IIIQ5Q5Q5I5I", data)
         sizes, strides, box, steps = numbers[:rank], numbers[5 : 5 + rank - 1], numbers[10 : 10 + rank], numbers[15 : 15 + rank]
-        if kind >= len(TYPES) or swizzle >= len(SWIZZLES):
+        if kind not in TILED or swizzle >= len(SWIZZLES):
             return 1, b""
-        boxes = TensorBoxes(address, TYPES[kind], tuple(sizes), tuple(strides), tuple(box), tuple(steps), SWIZZLES[swizzle])
+        boxes = TensorBoxes(address, TILED[kind], tuple(sizes), tuple(strides), tuple(box), tuple(steps), SWIZZLES[swizzle])
         return 0, boxes.encode()
 
     def refuse(self, data: bytes) -> tuple[int, bytes]:

@@ -16,7 +16,8 @@ MAP_BYTES = 128
 SWIZZLES = (0, 32, 64, 128)
 FORM = struct.Struct("<8sQ5Q4Q5H5BBBB")
 CHUNK, CHUNKS = 16, "b128"  # bytes that no swizzle divides, and boxes of such elements
-TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16")
+TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "tf32")
+TILED = {**dict(enumerate(TYPES[:-1])), 11: "tf32"}  # by the numbers of cuTensorMapEncodeTiled
 
 
 class Field(NamedTuple):

@@ -135,7 +135,7 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
     map_address, shared = b.reader.fetch_address(Address(where.base, where.offset)), b.reader.fetch_address(other)
     barrier = b.reader.fetch_address(b.get(2)) if loads else None
     mask = b.fetch(3, "u16") if op.has("multicast__cluster") else None
-    sums = {t: make_sum(t) for t in TYPES} if reduces else {}
+    sums = {t: make_sum(t) for t in TYPES if t != "tf32"} if reduces else {}
 
     def issue(g: Group) -> None:
         m: Machine = g.machine
@@ -149,7 +149,7 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
             if join_store(m, stores, key, slot):
                 continue
             boxes = read_map(m, slot, int(maps[i]), rank, place)
-            start = tuple(int(c[i]) for c in starts)
+            start, rounds = tuple(int(c[i]) for c in starts), loads and boxes.type == "tf32"
             if start[0] * boxes.element % ALIGNMENT:
                 refuse(
                     m, slot, place, f"copies a box from element {start[0]} of the innermost dim, which must lie at a multiple of 16 bytes"
@@ -167,6 +167,8 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
             map_read = use_map(m, slot, int(maps[i]), barriers[i], place)
             for copied, bar in send(m, parts, barriers[i], receivers[i]):
                 check_bounds(m, slot, copied, place)
+                if rounds:
+                    check_tf32(m, copied, place)
                 stores[key] = start_copy(m, slot, place, copied, bar, sums.get(boxes.type), map_read)
 
     return issue
@@ -247,6 +249,13 @@ def check_bounds(m: Machine, slot: int, parts: Parts, place: int) -> None:
         address = int(outer.min() if outer.min() < 0 else outer.max()) + m.global_memory.base
         who, where = describe_thread(m, slot + m.knowledge.first), m.describe_nearest(address)
         raise m.findings.stop("M402", f"{who} copies {address:#x}, outside of global memory{where}", make_span(m, place))
+
+
+def check_tf32(m: Machine, parts: Parts, place: int) -> None:
+    """Refuse a copy that rounds f32 to tf32: PTX does not say how."""
+    words = m.global_memory.view_rows(4, parts.element // 4)[parts.outer[parts.inside] // parts.element]
+    if (words & 0x1FFF).any():
+        raise m.findings.stop("O123", "the machine does not know how a copy rounds f32 to tf32", make_span(m, place), "use numbers of tf32")
 
 
 def use_map(m: Machine, slot: int, address: int, barrier: int | None, place: int) -> EngineRead | None:

@@ -588,7 +588,7 @@ class Machine:
     def report_trap(self, place: int, slots: Array) -> None:
         """End the run at a trap."""
         who = describe_thread(self, int(slots[0]) + self.knowledge.first)
-        raise self.findings.stop("D402", f"{who} executes trap", make_span(self, place))
+        raise self.findings.stop("D402", f"{who} executes `{self.program.instructions[place][0].op}`", make_span(self, place))
 
 
 @dataclass

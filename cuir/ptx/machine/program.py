@@ -115,7 +115,7 @@ MEETING = {"shfl": "mask", "vote": "mask", "match": "mask", "redux": "mask", "el
 }
 
 # Behind these a block ends: branches, and what other threads may wait for, so that a schedule can let them go on there.
-ENDING = ("bra", "brx", "ret", "exit", "trap", "mbarrier", "atom", "fence", "membar", "wgmma")
+ENDING = ("bra", "brx", "ret", "exit", "trap", "brkpt", "mbarrier", "atom", "fence", "membar", "wgmma")
 
 
 def action(*names: str) -> Callable[[Action], Action]:
@@ -358,7 +358,7 @@ class Program:
     def _bind(self, b: Binding, labels: dict[str, int]) -> None:
         """Bind one instruction."""
         name = b.op.name
-        if name in ("bra", "brx", "ret", "exit", "trap", "call"):
+        if name in ("bra", "brx", "ret", "exit", "trap", "brkpt", "call"):
             self._bind_end(b, labels)
             return
         following = self._find_following(b.block)
@@ -422,7 +422,7 @@ class Program:
             function = block.function
             go, targets = (lambda g: g.machine.find_returns(function, g.slots)), ()
         else:
-            if name == "trap":
+            if name in ("trap", "brkpt"):  # there is no debugger
                 place = b.place
                 self._add_step(b, self._guard(b, lambda g: g.machine.report_trap(place, g.slots)))
             go, targets = (lambda g: [(EXIT, None)]), (EXIT,)

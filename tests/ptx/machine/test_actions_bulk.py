@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cuir.cuda import LoadedModule, Report, load, tensor_map
+from cuir.ptx.launch.tensor_maps import NAMES
 from cuir.text.diagnostics import CuirError
 
 SOURCE = Path(__file__).parent.parent / "bulk_kernels.cu"
@@ -186,3 +187,12 @@ def test_many_missing_fences_do_not_hide_a_race_of_the_same_instructions() -> No
     y = torch.zeros(64, dtype=torch.int32)
     report = compiled()["put_unordered"](1, 64, y, raises=False)
     assert {d.code for d in report.findings} == {"R401", "R403"}
+
+
+def test_boxes_of_tf32_hold_numbers_that_need_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NAMES, torch.float32, "tf32")
+    x, y = torch.arange(1024).float().reshape(32, 32), torch.zeros(4096, dtype=torch.uint8)
+    assert not compiled()["take_2"](1, 64, tensor_map(x, (32, 32)), y, 4096, 0, 0, 0, 0, 0).findings
+    assert torch.equal(y.view(torch.float32).reshape(32, 32), x)
+    with pytest.raises(CuirError, match="how a copy rounds f32 to tf32"):
+        compiled()["take_2"](1, 64, tensor_map(x + 1e-4, (32, 32)), y, 4096, 0, 0, 0, 0, 0)

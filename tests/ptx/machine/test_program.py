@@ -173,6 +173,13 @@ def test_a_loop_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert [d.code for d in report.findings] == ["D402"]
 
 
+@pytest.mark.parametrize("op", ["trap", "brkpt"])
+def test_a_trap_ends_the_run(op: str) -> None:
+    assert not run(f"setp.gt.u32 %q1, %r0, 99;\n@%q1 {op};", zeros()).findings
+    report = run(f"setp.eq.u32 %q1, %r0, 7;\n@%q1 {op};", zeros())
+    assert [d.code for d in report.findings] == ["D402"] and f"executes `{op}`" in report.findings[0].message
+
+
 def test_a_flag_orders_two_ctas_under_every_schedule() -> None:
     body = "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %q1, %r1, 0;\n@%q1 bra READ;\nst.global.u32 [%p1], 42;\nst.release.gpu.global.u32 [%p0], 1;\nret;\n"
     body += "READ:\nld.acquire.gpu.global.u32 %r2, [%p0];\nsetp.eq.u32 %q2, %r2, 0;\n@%q2 bra READ;\nld.global.u32 %r3, [%p1];\nst.global.u32 [%p2], %r3;"
