@@ -25,7 +25,7 @@ from cuir.ptx.module import read_module
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.text.markdown import table
 
-SCHEDULES = ("together", "last", "random:1", "random:2", "first")
+SCHEDULES = ("together", "last", "random:1", "random:2", "first", "random:3")
 COUNT, ALLOWED, LEAST_SECONDS = 30, 5e-3, 20
 
 
