@@ -76,6 +76,7 @@ def test_descriptions_say_bits_and_repeats() -> None:
         "chunks": 1,
         "dealt": 1,
         "fours": 1,
+        "words": 1,
         "eights": 1,
     }
     assert [line.split()[1] for line in draw_layout(COLUMNS.of((1, 8), 32))] == ["c1", "0.0"]

@@ -147,7 +147,14 @@ def test_kernels_of_the_corpus_and_small_ones() -> None:
             )
     plain = {(name, kernel) for (name, kernel), rounds in results.items() if not rounds}
     plain.remove(("flash_fwd_f8_sm90", "flash_fwd"))  # whose weights have 8 bits
-    assert {kernel for name, kernel in plain if not name.endswith("_f32")} == {"gemm", "delta", "combine", "prepare", "finish"}
+    assert {kernel for name, kernel in plain if not name.endswith("_f32")} == {
+        "gemm",
+        "delta",
+        "combine",
+        "prepare",
+        "finish",
+        "join_parts",
+    }
     assert {name for name, _ in plain if name.endswith("_f32")} == {name for name, _ in results if name.endswith("_f32")}
     assert not any(rounds_between(check(parse(s.text), "kernel", dict(s.consts[0]))) for s in KERNELS.values())
 

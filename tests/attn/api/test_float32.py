@@ -156,7 +156,7 @@ def test_float64_is_refused() -> None:
     with pytest.raises(CuirError, match="found float64") as caught:
         ours(q, k, v)
     assert caught.value.diagnostics[0].code == "U109" and "query.float()" in str(caught.value.diagnostics[0].hint)
-    with pytest.raises(CuirError, match="for f16, bf16 and f32") as caught:
+    with pytest.raises(CuirError, match="for f16, bf16, f32 and 8-bit floats") as caught:
         attention(Specification("causal", causal_of_float32), dtype=torch.float64, head_dim=16)
     assert caught.value.diagnostics[0].code == "U109" and "torch.float32" in str(caught.value.diagnostics[0].hint)
     with torch.autocast("cpu"), pytest.raises(CuirError, match="found float64"):

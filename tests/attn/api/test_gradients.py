@@ -53,13 +53,13 @@ def wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor,
 def record_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The launches from now on: kernels, and what they are given."""
     launches: list[tuple[str, dict[str, Any]]] = []
-    launch = gradients._Interpreted.launch
+    launch = gradients.Interpreted.launch
 
     def record(self: Any, arguments: dict[str, Any]) -> object:
         launches.append((self.checked.name, arguments))
         return launch(self, arguments)
 
-    monkeypatch.setattr(gradients._Interpreted, "launch", record)
+    monkeypatch.setattr(gradients.Interpreted, "launch", record)
     return launches
 
 

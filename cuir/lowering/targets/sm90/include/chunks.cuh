@@ -4,6 +4,7 @@
 #include "../../../include/addresses.cuh"
 #include "../../../include/halves.cuh"
 #include "../../../include/words.cuh"
+#include "../../sm75/include/matrices.cuh"
 #include "../../sm89/include/floats_8bit.cuh"
 
 namespace cuir {
