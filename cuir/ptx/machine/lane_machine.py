@@ -586,9 +586,11 @@ class Machine:
         return None
 
     def report_trap(self, place: int, slots: Array) -> None:
-        """End the run at a trap."""
+        """End the run at a trap, or at an assertion that fails."""
         who = describe_thread(self, int(slots[0]) + self.knowledge.first)
-        raise self.findings.stop("D402", f"{who} executes `{self.program.instructions[place][0].op}`", make_span(self, place))
+        op = self.program.instructions[place][0].op
+        what = "fails an `assert`" if op.startswith("call") else f"executes `{op}`"
+        raise self.findings.stop("D402", f"{who} {what}", make_span(self, place))
 
 
 @dataclass

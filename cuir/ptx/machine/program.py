@@ -114,6 +114,7 @@ MEETING = {"shfl": "mask", "vote": "mask", "match": "mask", "redux": "mask", "el
     "wgmma": "warpgroup",
 }
 
+ASSERTION = "__assertfail"  # what a failing `assert` calls, whose body is the driver's
 # Behind these a block ends: branches, and what other threads may wait for, so that a schedule can let them go on there.
 ENDING = ("bra", "brx", "ret", "exit", "trap", "brkpt", "mbarrier", "atom", "fence", "membar", "wgmma")
 
@@ -423,8 +424,7 @@ class Program:
             go, targets = (lambda g: g.machine.find_returns(function, g.slots)), ()
         else:
             if name in ("trap", "brkpt"):  # there is no debugger
-                place = b.place
-                self._add_step(b, self._guard(b, lambda g: g.machine.report_trap(place, g.slots)))
+                self._add_trap(b)
             go, targets = (lambda g: [(EXIT, None)]), (EXIT,)
         if guard is None:
             block.end, block.successors = go, targets
@@ -445,6 +445,11 @@ class Program:
 
         block.end = branch
 
+    def _add_trap(self, b: Binding) -> None:
+        """Let threads that come here end the run."""
+        place = b.place
+        self._add_step(b, self._guard(b, lambda g: g.machine.report_trap(place, g.slots)))
+
     def _bind_index(self, b: Binding, labels: dict[str, int]) -> tuple[Callable[[Group], Moves], tuple[int, ...]]:
         """Bind a branch by an index."""
         index = b.fetch(0, "u32")
@@ -462,11 +467,13 @@ class Program:
         results = list(operands.pop(0)) if isinstance(operands[0], tuple) else []
         target = operands[0]
         arguments = list(operands[1]) if len(operands) > 1 and isinstance(operands[1], tuple) else []
+        if target == ASSERTION:
+            self._add_trap(b)
+            return (lambda g: [(EXIT, None)]), (EXIT,)
         if target not in self.module.functions:
-            if target in self.module.declared and target != "vprintf":
-                raise UnknownForm(f"the body of `{target}`")
             if target != "vprintf":
-                raise UnknownForm(f"a call of `{target}`, which a register holds")
+                known = target in self.module.declared
+                raise UnknownForm(f"the body of `{target}`" if known else f"a call of `{target}`, which a register holds")
             return (lambda g: [(following, None)]), (following,)  # what a kernel prints is no result
         callee = self.module.functions[target]
         self.returns.setdefault(target, []).append(following)

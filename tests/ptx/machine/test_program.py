@@ -180,6 +180,15 @@ def test_a_trap_ends_the_run(op: str) -> None:
     assert [d.code for d in report.findings] == ["D402"] and f"executes `{op}`" in report.findings[0].message
 
 
+def test_an_assertion_that_fails_ends_the_run() -> None:
+    declared = ".extern .func __assertfail (.param .b64 __assertfail_param_0);\n"
+    call = "{{\n.param .b64 param0;\nst.param.b64 [param0+0], 0;\ncall.uni __assertfail, (param0);\n}}\nPASSED:\n"
+    body = "setp.ne.u32 %q1, %r0, {0};\n@%q1 bra PASSED;\n" + call
+    assert not run(body.format(99), zeros(), before=declared).findings
+    report = run(body.format(7), zeros(), before=declared)
+    assert [d.code for d in report.findings] == ["D402"] and "fails an `assert`" in report.findings[0].message
+
+
 def test_a_flag_orders_two_ctas_under_every_schedule() -> None:
     body = "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %q1, %r1, 0;\n@%q1 bra READ;\nst.global.u32 [%p1], 42;\nst.release.gpu.global.u32 [%p0], 1;\nret;\n"
     body += "READ:\nld.acquire.gpu.global.u32 %r2, [%p0];\nsetp.eq.u32 %q2, %r2, 0;\n@%q2 bra READ;\nld.global.u32 %r3, [%p1];\nst.global.u32 [%p2], %r3;"
