@@ -55,12 +55,8 @@ class DeviceMemory(Memory):
         if a.host is not None:
             self.bytes[a.start : a.start + a.size] = a.host
         if a.defined is not None:
-            self.shadow.written[self._find_entries(a)[~self._join(a.defined)]] = NOTHING
-
-    def _find_entries(self, a: Allocation) -> np.ndarray:
-        """Return the entries of the shadow that an allocation has."""
-        assert self.shadow is not None
-        return np.arange(a.start >> self.shadow.shift, (a.start + a.size + 3) >> self.shadow.shift)
+            written = self.shadow.written[self.shadow.find_span(a.start, a.size)]
+            written[~self._join(a.defined)] = NOTHING
 
     def _join(self, defined: np.ndarray) -> np.ndarray:
         """Return for each entry whether a byte of it is defined."""
@@ -73,7 +69,7 @@ class DeviceMemory(Memory):
         if a.host is not None and a.host.flags.writeable:
             a.host[:] = self.bytes[a.start : a.start + a.size]
         if a.defined is not None and self.shadow is not None:
-            written = np.repeat(self.shadow.written[self._find_entries(a)] > 0, 1 << self.shadow.shift)
+            written = np.repeat(self.shadow.written[self.shadow.find_span(a.start, a.size)] > 0, 1 << self.shadow.shift)
             a.defined[:] |= written[: a.size]
 
 

@@ -269,7 +269,7 @@ class KernelRun:
         """Return which bytes of an allocation the kernel has written, as 0 and 1. The launch must detect."""
         shadow = self.memory.shadow
         assert shadow is not None
-        entries = shadow.written[a.start >> shadow.shift : (a.start + a.size + 3) >> shadow.shift] > 0
+        entries = shadow.written[shadow.find_span(a.start, a.size)] > 0
         return np.repeat(entries, 1 << shadow.shift)[: a.size]
 
     def _run_machines(self, launch: Launch, state: SharedState, progress: Callable[[float], None]) -> None:
@@ -307,7 +307,7 @@ class KernelRun:
             if isinstance(tensor, torch.Tensor) and tensor.numel():
                 low, high = find_span(tensor)
                 first = address - GLOBAL_BASE
-                if (shadow.written[first >> shadow.shift : (first + high - low + 3) >> shadow.shift] > 0).any():
+                if (shadow.written[shadow.find_span(first, high - low)] > 0).any():
                     written.append(index)
         return written
 

@@ -98,11 +98,15 @@ class Shadow:
         count = nbytes >> self.shift
         return first[:, None] + np.arange(count) if count > 1 else first[:, None]
 
+    def find_span(self, start: int, nbytes: int) -> slice:
+        """Return the entries that so many bytes have a part of; start: the first byte of an entry."""
+        return slice(start >> self.shift, (start + nbytes + (1 << self.shift) - 1) >> self.shift)
+
     def allocate(self, start: int, nbytes: int, state: int) -> None:
         """Mark bytes as an allocation; state: NOTHING, or 0 for data of the host."""
         if self.shift and (start % 4 or nbytes % 4):
             self.split()
-        self.written[start >> self.shift : (start + nbytes) >> self.shift] = state
+        self.written[self.find_span(start, nbytes)] = state
 
     def _is_ordered(self, slots: Array, threads: Array, ticks: Array) -> Array:
         """Return, for entries [lanes, n], whether old accesses are known by the ticks of barriers alone."""
