@@ -99,6 +99,11 @@ int main(int count, char** arguments) {
         size_t limit;
         return cudaDeviceGetLimit(&limit, cudaLimitStackSize);
     }
+    if (what == "empty") {
+        add<<<0, 64>>>(nullptr, nullptr, nullptr, 0);
+        if (cudaGetLastError() != cudaErrorInvalidConfiguration) return 5;
+        return cudaGetLastError();
+    }
     float *x = allocate(what == "past" ? 16 : 64), *y = allocate(64);
     cudaMemset(y, 0, 256);
     if (what == "past") cudaMemset(x, 0, 64);

@@ -22,6 +22,7 @@ typedef struct { const uint32_t *data; uint32_t number; } Module; /* 0: nothing 
 typedef struct { const void *host; Module *module; uint32_t parameters, bytes, *rows; char *name; } Function; /* rows: offsets and sizes */
 typedef struct { const void *host; Module *module; size_t size; uint64_t address; char *name; } Variable;
 typedef struct { dim3 grid, block; size_t shared; cudaStream_t stream; } Configuration;
+enum { MULTIPROCESSORS = 8 }; /* a cluster of the largest portable size fits; more would only make persistent kernels slower */
 
 static int channel = -1;
 static char *arena, *defined;
@@ -260,6 +261,7 @@ static Function *find(const void *host) {
 static cudaError_t launch(const void *host, dim3 grid, dim3 block, dim3 cluster, void **arguments, size_t shared, cudaStream_t stream) {
     Function *f = find(host);
     if (f == NULL) return note(cudaErrorInvalidDeviceFunction);
+    if (!grid.x || !grid.y || !grid.z || !block.x || !block.y || !block.z) return note(cudaErrorInvalidConfiguration);
     issue(stream);
     size_t name = strlen(f->name) + 1, n = 13 * 4 + 16 * count_of_allocations + f->bytes + name;
     char *payload = calloc(1, n), *at = payload;
@@ -403,6 +405,7 @@ static const char *describe(cudaError_t error) {
         case cudaErrorMemoryAllocation: return "out of memory";
         case cudaErrorLaunchFailure: return "a launch broke a rule that it could not go on with";
         case cudaErrorInvalidValue: return "an address or a size does not fit an allocation";
+        case cudaErrorInvalidConfiguration: return "the grid or the block of a launch is empty";
         case cudaErrorInvalidDeviceFunction: return "the program holds no PTX of this kernel";
         default: return "an error of the stand-in for CUDA's runtime";
     }
@@ -414,7 +417,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     switch (attribute) {
         case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
         case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-        case cudaDevAttrMultiProcessorCount: *value = 2; break;
+        case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
         case cudaDevAttrWarpSize: *value = 32; break;
         case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
         case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
@@ -428,7 +431,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     memset(p, 0, sizeof *p);
     strcpy(p->name, "the machine for PTX");
-    p->major = 9, p->multiProcessorCount = 2, p->warpSize = 32, p->maxThreadsPerBlock = 1024;
+    p->major = 9, p->multiProcessorCount = MULTIPROCESSORS, p->warpSize = 32, p->maxThreadsPerBlock = 1024;
     p->totalGlobalMem = capacity, p->sharedMemPerBlock = 48 << 10, p->sharedMemPerBlockOptin = 227 << 10;
     p->sharedMemPerMultiprocessor = 228 << 10, p->regsPerBlock = p->regsPerMultiprocessor = 65536;
     p->maxThreadsPerMultiProcessor = 2048, p->maxGridSize[0] = 2147483647, p->maxGridSize[1] = p->maxGridSize[2] = 65535;

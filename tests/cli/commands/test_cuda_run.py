@@ -64,6 +64,11 @@ def test_the_exit_code_of_the_program_counts(cuir: Command, program: Path) -> No
     assert output.code == 1 and "exit code   3" in output.out
 
 
+def test_a_launch_without_threads_is_an_error_of_the_runtime(cuir: Command, program: Path) -> None:
+    output = cuir("cuda", "run", program, "empty")
+    assert output.code == 0 and "0 launches" in output.out, output.out
+
+
 def test_a_call_that_the_stand_in_lacks_is_named(cuir: Command, program: Path) -> None:
     output = cuir("cuda", "run", program, "lacking")
     assert output.code == 2 and "calls `cudaDeviceGetLimit`" in output.err
