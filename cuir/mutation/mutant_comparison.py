@@ -191,7 +191,7 @@ class Trial:
 
     @cached_property
     def original(self) -> Original:
-        """What all trials of the program share; of few programs and settings, since a process judges mutants of one."""
+        """Return the state that all trials of the program share; that of few programs is kept."""
         key = (show(self.program), self.kernel, str(self.consts), SameObject(self.spec))
         shared = _originals.pop(key, None) or Original(self.program, self.spec, self.kernel, self.consts)
         _originals[key] = shared

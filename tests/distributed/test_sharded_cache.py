@@ -112,7 +112,7 @@ def test_more_new_tokens_than_room_are_refused() -> None:
 
 
 def test_a_sequence_has_its_bits_in_any_batch() -> None:
-    """Of 16 sequences two CTAs share the keys of a head, of one sequence eight do."""
+    """Compare a batch, whose heads have two CTAs each, with single sequences, whose heads have eight."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(16, n, h, 16).bfloat16() for n, h in ((2, 4), (600, 2), (600, 2)))
     lengths = torch.linspace(600, 40, 16).int()

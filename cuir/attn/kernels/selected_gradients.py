@@ -36,7 +36,7 @@ WIDEST_GRADIENT = NARROW  # head dim up to which registers hold dK and dV of 64 
 
 
 class SelectedSizes(NamedTuple):
-    """What settings of the kernels of gradients follow from.
+    """Sizes of a problem that choose the settings of its gradients' kernels.
 
     Attributes:
         per: heads that share a list.

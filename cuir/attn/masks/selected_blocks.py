@@ -64,7 +64,7 @@ def select_pairs(blocks: torch.Tensor, counts: torch.Tensor, at: Lengths, BLOCK:
 
 @dataclass(frozen=True)
 class Slots:
-    """How a kernel goes through the queries that select a block.
+    """Order in which a kernel visits the queries that select a block.
 
     Attributes:
         block: keys of a block.

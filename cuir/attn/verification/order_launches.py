@@ -74,7 +74,7 @@ class QueryProbes:
 
     @property
     def by_scores(self) -> bool:
-        """Whether heads are probes, not columns of values."""
+        """Return whether query heads serve as probes, instead of columns of values."""
         values = next((t for t in self.checked.tensors if t.name in ("V", "VALUES")), None)
         return values is None or values.dtype not in (BF16, F32) or self.checked.consts.get("SPLITS", 1) != 1
 

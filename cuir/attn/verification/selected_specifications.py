@@ -77,8 +77,9 @@ def make_selected_key_gradients(spec: Specification, arguments: Arguments | None
     """Return the specification of parts of dK and dV of attention over selected blocks: f32 [PARTS, BN, D] and [PARTS, BN, DV].
 
     Unit t of UNITS is a key head of all batch entries, a block of BN keys, the first of its slots and their number; slot i of INVERSE
-    is BM queries of each of GROUP heads: of group of PER heads, first of these, first query. Q and dO are [B, HU, PER, M, D]. Of a unit's steps of 64 rows, part t * WG + w has
-    every WG-th, from the w-th on. L and DL are those of `make_selected_query_gradients`.
+    is BM queries of each of GROUP heads; it holds the group of PER heads, the first of these, and the first query. Q and dO are
+    [B, HU, PER, M, D]. Part t * WG + w sums every WG-th step of 64 rows of unit t, from the w-th on. L and DL are those of
+    `make_selected_query_gradients`.
     """
     spec = bound_reads(spec)
 

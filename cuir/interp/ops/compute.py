@@ -77,7 +77,7 @@ def cast(site: Site) -> Evaluate:
 
 
 @runs("row_max", "row_sum", "col_max", "col_sum", "interleave")
-def reduction(site: Site) -> Evaluate:
+def apply_tile_function(site: Site) -> Evaluate:
     x, function = site.value("x"), get_tile_function(site.op, site.dtype("x"))
     return lambda w: function(x(w))
 

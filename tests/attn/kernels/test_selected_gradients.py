@@ -28,7 +28,7 @@ def test_slots_fill_steps(per: int, span: int, block: int) -> None:
 
 @pytest.mark.parametrize("kernel", ["by_queries", "by_keys"])
 def test_kernels_of_a_rule_compute_its_gradients(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a first call verifies: here two of the problems."""
+    """Judge two of the problems that a first call verifies."""
     judged: list[float] = []
 
     def judge(

@@ -134,7 +134,7 @@ def test_results_over_8_bits_are_those_of_float64(problem: Problem, score: Mod |
 
 @pytest.mark.parametrize("scales", ["head", "token"])
 def test_new_tokens_of_8_bits_are_written(scales: str) -> None:
-    """Of a scale a token, the call chooses it: the token's largest number becomes 448."""
+    """With a scale for each token, the call chooses the scale that makes the token's largest number 448."""
     problem = Problem([31, 5], 32, 4, new=2, scales=scales)
     o, lse = problem.call()
     assert problem.scale is not None

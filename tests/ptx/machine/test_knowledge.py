@@ -1,4 +1,4 @@
-"""What threads know: nobody learns nothing, and what a snapshot holds is what its threads know."""
+"""Questions about no thread, and snapshots compared with the knowledge of their threads."""
 
 from __future__ import annotations
 
