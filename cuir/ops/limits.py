@@ -103,6 +103,6 @@ def count_pool_registers(threads: int, ctas: int = 1) -> int:
     return min(255, REGISTER_FILE // ctas // threads // 8 * 8) * threads
 
 
-def count_ctas(target: Target, threads: int, registers: int, shared_bytes: int) -> int:
+def count_resident_ctas(target: Target, threads: int, registers: int, shared_bytes: int) -> int:
     """Return how many CTAs a multiprocessor holds at a time, 1 or 2, whose roles take so many registers in all."""
     return 2 if registers <= count_pool_registers(threads, 2) and 2 * (shared_bytes + RESERVED) <= target.shared_bytes + RESERVED else 1

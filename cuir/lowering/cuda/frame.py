@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Block, SSAValue
 
-from ...ops.limits import TARGETS, count_ctas, count_pool_registers
+from ...ops.limits import TARGETS, count_pool_registers, count_resident_ctas
 from ...text.source import Span
 from ..ir import machine_ops as machine
 from ..ir import ops
@@ -210,7 +210,7 @@ class KernelPrinter(KernelContext):
         given = {w: r.registers.data for r in self.kernel.roles for w in range(r.warpgroup.data, find_end_warpgroup([r]))}
         if not all(given.values()):
             return 1
-        return count_ctas(TARGETS[self.kernel.arch.data], self.threads, 128 * sum(given.values()), self.layout.nbytes)
+        return count_resident_ctas(TARGETS[self.kernel.arch.data], self.threads, 128 * sum(given.values()), self.layout.nbytes)
 
     # ---- roles
     def _emit_roles(self) -> None:
