@@ -14,7 +14,7 @@ from .clocks import Event
 from .memory import SharedRef
 from .shadows import Access
 from .state import State
-from .tensors import BoxRef
+from .tensors import BoxRef, GatherRef
 
 
 class Action(State):
@@ -32,12 +32,14 @@ class Action(State):
 
 
 class Copy(Action):
-    """A copy of a box into shared memory of one CTA, completing on a barrier or in an async group.
+    """A copy of a box, or of gathered rows, into shared memory of one CTA, completing on a barrier or in an async group.
 
     The barrier belongs to that CTA, the group to the worker. A multicast is one copy for each CTA of the cluster.
     """
 
-    def __init__(self, actor: Actor, box: BoxRef, target: SharedRef, bar: Mbarrier | None, proxy: str, awaited: str, name: str = ""):
+    def __init__(
+        self, actor: Actor, box: BoxRef | GatherRef, target: SharedRef, bar: Mbarrier | None, proxy: str, awaited: str, name: str = ""
+    ):
         super().__init__(actor)
         self.box, self.target, self.proxy, self.awaited, self.name = box, target, proxy, awaited, name
         self.bar = bar

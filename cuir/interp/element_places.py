@@ -28,7 +28,7 @@ from .faults import make_fault
 from .machine import Evaluate, Machine, Worker
 from .memory import SharedRef, compute_view_intervals, count_bytes
 from .tensor_races import enter_elements
-from .tensors import BoxRef, TensorArg
+from .tensors import BoxRef, GatherRef, TensorArg
 from .values import collapse, require_uniform
 
 SharedAt = Callable[[Worker], SharedRef]
@@ -139,6 +139,20 @@ def compile_indices(site: Site, arg: str) -> list[Evaluate]:
     e = site.args[arg]
     assert isinstance(e, Subscript)
     return [site.compiler.compile_index(i) for i in e.indices]  # type: ignore[arg-type]
+
+
+def compile_gather_place(site: Site, arg: str) -> Callable[[Worker], GatherRef]:
+    """Return a lookup of the elements of a subscript with index tiles.
+
+    They have no indices in a run without data, unless the tensor's accesses are watched.
+    """
+    tensor, indices, text, values = find_tensor(site, arg), compile_indices(site, arg), show(site.args[arg]), site.values
+
+    def place(w: Worker) -> GatherRef:
+        t = tensor(w)
+        return GatherRef(t, [collapse(i(w)) for i in indices] if values or t.shadow is not None else [], text)
+
+    return place
 
 
 def compile_barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:

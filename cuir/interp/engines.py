@@ -96,7 +96,7 @@ def _perform_commit(m: Machine, commit: Commit) -> None:
 @performs(Copy)
 def _perform_copy(m: Machine, copy: Copy) -> None:
     if m.launch.data:
-        copy.box.tensor.fetch(copy.box, copy.target.values(m.shared))
+        copy.box.fetch(copy.target.values(m.shared))
     if copy.bar is not None:
         event = protocol.land(m, copy.bar, copy.target.nbytes, copy.actor, copy.time)
         copy.records[0].completion = event

@@ -20,15 +20,17 @@ from .clocks import Event, TensorClock
 from .faults import make_fault, make_finding_fault
 from .machine import Machine
 from .shadows import Access, Shadow
-from .tensors import BoxRef, TensorArg, get_region
+from .tensors import BoxRef, GatherRef, TensorArg, get_region
 
 
 # ---- accesses
-def enter_read(m: Machine, actor: Actor, box: BoxRef, proxy: str, completion: Event | None, awaited: str = "") -> Access | None:
-    """Check a read of a box of a tensor for races with earlier accesses, and record it.
+def enter_read(m: Machine, actor: Actor, box: BoxRef | GatherRef, proxy: str, completion: Event | None, awaited: str = "") -> Access | None:
+    """Check a read of a part of a tensor for races with earlier accesses, and record it.
 
     completion: None while an engine may still do it. Returns the recorded access, if the tensor has a shadow.
     """
+    if isinstance(box, GatherRef):
+        return _enter_gather(m, actor, box, proxy, completion, awaited)
     return _enter_box(m, actor, box, "read", proxy, completion, awaited)
 
 
@@ -49,6 +51,18 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, com
         chosen = range(len(m.clusters))[lanes]
         for lane, offset in zip(chosen, offsets.tolist() if isinstance(offsets, np.ndarray) else [int(offsets)] * len(chosen)):
             entry.enter_region(lane, get_region(shadow.flat, shadow.strides, part, offset))
+    return access
+
+
+def _enter_gather(m: Machine, actor: Actor, gather: GatherRef, proxy: str, completion: Event | None, awaited: str) -> Access | None:
+    shadow = gather.tensor.shadow
+    if shadow is None:
+        return None
+    offset, inside, _ = gather.tensor.offsets(gather.indices, shadow.strides)
+    inside = inside.expand(len(m.clusters), *inside.shape[1:])
+    access = shadow.enter(m.clusters, actor, "read", proxy, completion, awaited)
+    lane = torch.arange(len(m.clusters), device=inside.device).reshape(-1, 1, 1).expand(inside.shape)
+    _Entry(m, shadow, actor, access).enter_elements_of_lanes(offset.expand(inside.shape)[inside], lane[inside])
     return access
 
 

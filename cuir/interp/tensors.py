@@ -115,6 +115,10 @@ class BoxRef(State):
     def __init__(self, tensor: TensorArg, starts: tuple[Any, ...], sizes: tuple[int, ...], text: str):
         self.tensor, self.starts, self.sizes, self.text = tensor, starts, sizes, text
 
+    def fetch(self, out: torch.Tensor) -> None:
+        """Fill `out` [lanes, R, C] with the box of each lane; elements outside of the tensor read 0."""
+        self.tensor.fetch(self, out)
+
     def inside(self) -> bool:
         return all(
             (s >= 0).all() and (s + n <= dim).all() if isinstance(s, np.ndarray) else 0 <= s <= dim - n
@@ -167,6 +171,22 @@ class BoxRef(State):
             if not shared.any():
                 return False
         return True
+
+
+class GatherRef(State):
+    """Elements of a tensor at index tiles and scalars, one for each dim: [lanes or 1, R, C]."""
+
+    def __init__(self, tensor: TensorArg, indices: list[Any], text: str):
+        self.tensor, self.indices, self.text = tensor, indices, text
+
+    def fetch(self, out: torch.Tensor) -> None:
+        """Fill `out` [lanes, R, C] with the elements; those outside of the tensor read 0."""
+        if not self.tensor.t.numel():
+            out.zero_()
+            return
+        offset, inside, whole = self.tensor.offsets(self.indices, self.tensor.strides)
+        elements = self.tensor.flat[offset if whole else torch.where(inside, offset, 0)].to(out.dtype)
+        out.copy_(elements if whole else elements.masked_fill_(~inside, 0))
 
 
 def get_region(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...], offset: int) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, Type, Void
+from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .rules import check_cluster, refuse_sums_of_bytes, require_box, require_known, require_shared
 from .traits import Traits
@@ -96,19 +96,44 @@ def _copy_bulk(cx: CallContext) -> Type:
 @op(
     "copy_async.cp",
     "asynchronous memory",
-    BOX,
+    Param("box", "box of a tensor, or subscript"),
     SHARED,
     needs=("cp_async",),
     spelling="copy_async",
     effects=Effects(
         accesses=(Access("box", "read", "generic", late=True), Access("shared", "write", "generic", late=True)), group="cp_async"
     ),
-    doc="cp.async of a box to shared memory, in the worker's open group (see copy_commit). After a wait it counts as "
-    "an ordinary write: the tensor core of sm_90a needs a fence_async after it.",
+    doc="cp.async of a box to shared memory, in the worker's open group (see copy_commit). After a wait it is an ordinary "
+    "write: the tensor core of sm_90a needs a fence_async. A subscript X[i, c + cols(n)] gathers rows i [R, 1]; those "
+    "outside of the tensor read 0.",
 )
 def _copy_cp(cx: CallContext) -> Type:
-    _check_shapes(cx)
+    if isinstance(cx.type("box"), TileType) and cx.is_subscript("box"):
+        _check_gather(cx)
+    else:
+        _check_shapes(cx)
     return Void()
+
+
+def _check_gather(cx: CallContext) -> None:
+    """Check that the elements of a subscript have the shape and dtype of the shared view, in whole chunks."""
+    elements, view = cx.type("box"), require_shared(cx, "shared")
+    assert isinstance(elements, TileType)
+    if view is None:
+        return
+    if view.transposed:
+        cx.error("T120", "a transposed view is an operand of a product or of a load", "shared", "copy to the view without .T")
+    elif elements.dtype != view.dtype:
+        cx.error("T124", f"a copy converts nothing: the elements are {elements.dtype}, the shared view of {view.dtype}", "shared")
+    elif (elements.rows, elements.cols) != view.dims:
+        cx.error(
+            "T125",
+            f"the subscript has {elements.rows} rows of {elements.cols} and the shared view {view.dims[0]} rows of {view.dims[1]}",
+            "box",
+            "an index tile for each row, and columns c + cols(n)",
+        )
+    elif elements.cols * view.dtype.itemsize % 16:
+        cx.error("T126", f"a row of a copy is a multiple of 16 bytes, found {elements.cols * view.dtype.itemsize}", "box")
 
 
 @op(

@@ -185,6 +185,7 @@ LATE = HEAD.format(cluster="") + '    with role("w", warps=1):\n'
 COPIED = {
     "bulk copy": ["full0.expect(nbytes(s0))", "copy_async(T[:, :], s0, full0)", "full0.wait(0)"],
     "cp.async": ["copy_async(T[:, :], s0)", "copy_commit()", "copy_wait(0)"],
+    "rows by cp.async": ["copy_async(T[rows(16), cols(32)], s0)", "copy_commit()", "copy_wait(0)"],
 }
 
 

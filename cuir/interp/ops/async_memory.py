@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...syntax.types import SharedView
+from ...syntax.types import SharedView, TileType
 from ...text.source import Span
 from .. import trace_times
 from ..actions import Copy, Store
 from ..async_groups import drain_copies, drain_stores
 from ..code import Site
-from ..element_places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
+from ..element_places import compile_barrier_place, compile_box_place, compile_gather_place, compile_shared_place, list_peers
 from ..engines import enter_copy, enter_store, issue
 from ..faults import make_fault
 from ..machine import GO, POINT, Evaluate, Machine, Worker
 from ..ops_registry import runs
 from ..races import touch
-from ..tensors import BoxRef
+from ..tensors import BoxRef, GatherRef
 
 
 def copy_name(w: Worker, number: int, cta: int | None) -> str:
@@ -48,6 +48,22 @@ def require_chunk(m: Machine, box: BoxRef, unit: int, span: Span) -> None:
             f"the copy begins at column {np.ravel(box.starts[-1])[0]} of `{box.tensor.name}`, and it moves chunks of 16 bytes, {unit} columns",
             span,
             f"begin at a multiple of {unit} columns, or load and store the elements",
+        )
+
+
+def require_neighbours(m: Machine, rows: GatherRef, unit: int, span: Span) -> None:
+    """Raise CuirError M414 for gathered rows whose columns are no chunks of neighbours."""
+    columns = np.asarray(rows.indices[-1])
+    columns = columns.reshape(-1, columns.shape[-1]) if columns.ndim else columns.reshape(1, 1)
+    first = columns[:, :1]
+    if np.any(columns != first + np.arange(columns.shape[1])) or np.any(np.remainder(first, unit)):
+        raise make_fault(
+            m,
+            "M414",
+            f"the copy gathers columns {columns[0, 0]} to {columns[0, -1]} of `{rows.tensor.name}`, and it moves chunks of 16 bytes: "
+            f"{unit} neighbours from a multiple of {unit} columns",
+            span,
+            "columns c + cols(n), from a multiple of 16 bytes",
         )
 
 
@@ -90,14 +106,20 @@ def copy_bulk(site: Site) -> Evaluate:
 
 @runs("copy_async.cp")
 def copy_cp(site: Site) -> Evaluate:
-    box, shared, op, span = compile_box_place(site, "box"), compile_shared_place(site, "shared"), site.op, site.span
+    gathers = isinstance(site.type("box"), TileType)
+    box = compile_gather_place(site, "box") if gathers else compile_box_place(site, "box")
+    shared, op, span = compile_shared_place(site, "shared"), site.op, site.span
     proxy = op.effects.proxy("box")
     unit = count_columns(site)
 
     def run(w: Worker) -> int:
         m = w.m
         ref, source = shared(w), box(w)
-        require_chunk(m, source, unit, span)
+        if isinstance(source, GatherRef):
+            if source.indices:
+                require_neighbours(m, source, unit, span)
+        else:
+            require_chunk(m, source, unit, span)
         actor = w.engine("cp.async", span, "the copy")
         awaited = f"{w.label} calls copy_commit and copy_wait"
         action = Copy(actor, source, ref, None, proxy, awaited)

@@ -387,13 +387,13 @@ class _Body:
             assert isinstance(first.owner, Operation)
             return first.owner
         params = {p.name: p for p in entry.params}
-        written = {a.arg for a in entry.effects.accesses if a.mode != "read"}
+        reached = {a.arg for a in entry.effects.accesses if a.mode != "read" or entry.effects.group == "cp_async"}
         consts, values = {}, {}
         for arg, expr in binding.args.items():
             if _is_const(params[arg], expr):
                 if isinstance(expr, (Literal, Str)) and not isinstance(expr.value, float):
                     consts[arg] = expr.value
-            elif arg in written and isinstance(expr, Subscript):
+            elif arg in reached and isinstance(expr, Subscript):
                 values[arg] = self.place(expr)
             else:
                 values[arg] = self.value(expr)

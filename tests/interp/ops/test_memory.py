@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuir
@@ -64,6 +64,44 @@ def permute(X: Global[f16, A, R, 32], P: Global[i32, A, R], Y: Global[f16, A, R,
         want[t, p[t].long(), :31] = x[t, :, :31]
     assert ran.error is None, ran.error
     assert torch.equal(y, want)
+
+
+GATHERED = """\
+@kernel(arch="ARCH")
+def gathered(X: Global[f16, P, R, C], I: Global[i32, M], Y: Global[f16, M, W], *, W: const = 64, FIRST: const = 0):
+    s = shared(f16, [2, 16, W])
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            i = I[t * 16 + rows(16)]
+            copy_async(X[where(i < 0, P, i // R), i % R, FIRST + cols(W)], s[t % 2])
+            copy_commit()
+            copy_wait(0)
+            store(Y[t * 16 + rows(16), cols(W)], load(s[t % 2]))
+"""
+
+
+@given(st.sampled_from([(64, 0), (128, 8), (192, 64), (24, 16)]), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.integers(0, 99))
+@settings(max_examples=12, deadline=None)
+def test_rows_are_gathered_by_cp_async(columns: tuple[int, int], m: int, grid: int, seed: int) -> None:
+    """A row that is none, and columns behind the last one, read 0."""
+    g = torch.Generator().manual_seed(seed)
+    width, first = columns
+    x, i = torch.randn(5, 3, 144, generator=g).half()[..., : 144 - seed % 2 * 8], torch.randint(-2, 17, (m,), generator=g).int()
+    y = torch.full((m, width), -1.0).half()
+    run(
+        cuir.check(cuir.parse(GATHERED.replace("ARCH", "sm_90a")), consts={"W": width, "FIRST": first}), {"X": x, "I": i, "Y": y}, grid=grid
+    )
+    rows = torch.nn.functional.pad(x.flatten(0, 1), (0, 128))[:, first : first + width]
+    assert torch.equal(y, torch.where(((i >= 0) & (i < 15))[:, None], rows[i.clamp(0, 14).long()], 0))
+
+
+@pytest.mark.parametrize("columns", ["4 + cols(W)", "cols(W) * 2", "W - cols(W)"])
+def test_gathered_columns_are_neighbours_in_whole_chunks(execute, columns: str) -> None:
+    text = GATHERED.replace("FIRST + cols(W)", columns).replace("ARCH", "sm_80")
+    ran = execute(text, {"X": torch.zeros(5, 3, 144).half(), "I": torch.zeros(16).int(), "Y": torch.zeros(16, 64).half()})
+    assert ran.code == "M414", ran.error
+    assert "chunks of 16 bytes: 8 neighbours" in ran.error.diagnostics[0].message
 
 
 def test_scattered_rows_outside_are_dropped(execute) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import pytest
+import torch
+
+import cuir
+from cuir.lowering import lower
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.select.ways import Selection, find_selection
+from cuir.text.diagnostics import CuirError
+from cuir.verification.ptx_launches import compile_lowered
+from cuir.verification.ptx_stage import SCHEDULES
+from tests.interp.ops.test_memory import GATHERED
 from tests.lowering.tile_ir import program
 
 PROGRAM = """
@@ -71,6 +80,36 @@ def test_copies_by_threads() -> None:
     assert narrow.way == "chunk by chunk" and narrow.rejected == ("in turns: the array's rows are no whole panels of 128 bytes",)
     dims = select("copy_async(L[0:32, 0:2, :], s)\ncopy_commit()\ncopy_wait(0)", "copy_async")
     assert dims.rejected == ("in turns: rows of the box lie along several dims",)
+
+
+def test_rows_are_gathered_by_the_lanes_that_hold_their_indices() -> None:
+    body = "copy_async(X[63 - rows(64), cols(64)], s)\ncopy_commit()\ncopy_wait(0)"
+    assert select(body, "copy_async") == Selection(
+        "rows by lanes", "four lanes hold the indices of a row, and copy its chunks of 16 bytes in turn"
+    )
+    for wrong, says in (
+        (body.replace("cols(64)]", "cols(64) * 2]"), "the columns of gathered rows are no neighbours"),
+        (body.replace("63 - rows(64)", "rows(64) + cols(64)"), "the columns of gathered rows are no neighbours"),
+        (
+            "for i in range(M):\n    " + body.replace("cols(64)]", "i * 4 + cols(64)]").replace("\n", "\n    "),
+            "not known to be a multiple of 8",
+        ),
+    ):
+        with pytest.raises(CuirError, match=says) as raised:
+            select(wrong, "copy_async")
+        assert raised.value.diagnostics[0].code == "L002"
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("width", "first"), [(192, 64), (24, 16)])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_gathered_rows_run_as_ptx(arch: str, width: int, first: int) -> None:
+    checked = cuir.check(cuir.parse(GATHERED.replace("ARCH", arch)), consts={"W": width, "FIRST": first})
+    x, i = torch.randn(5, 3, 200).half(), torch.randint(-2, 17, (40,)).int()
+    y = torch.full((40, width), math.nan).half()
+    compile_lowered(lower(checked)).launch({"X": x, "I": i, "Y": y}, SCHEDULES[0])
+    rows = torch.nn.functional.pad(x.flatten(0, 1), (0, 128))[:, first : first + width]
+    assert torch.equal(y, torch.where(((i >= 0) & (i < 15))[:, None], rows[i.clamp(0, 14).long()], 0))
 
 
 def test_stores_of_halves() -> None:

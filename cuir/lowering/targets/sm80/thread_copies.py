@@ -2,22 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...analyses.alignment import find_first_column
+from ...cuda.operator_text import strip, summand
+from ...cuda.primitives.memory import AT
 from ...cuda.registry import Printers
 from ...ir import ops
+from ...ir.ir_types import is_scalar
+from ...layouts.tile_layouts import Fragment
 from ...select.ways import way_of
-from .warp_ways import IN_TURNS, count_unrolled_turns
+from .warp_ways import CHUNK, GATHERED, IN_TURNS, count_unrolled_turns
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
+LANES_OF_A_ROW = 4  # lanes that hold the indices of a row
+
+
+def copy_gathered_rows(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit the copy of each row by the four lanes that hold its indices; rows outside of the tensor become zeros."""
+    out, kernel, view = role.out, role.kernel, role.places.shared(op.arg("shared"))
+    tensor, values = role.places.elements(op.arg("box"))
+    size = view.alloc.dtype.itemsize
+    width, chunks = CHUNK // size, view.cols * size // CHUNK
+    counted = find_first_column(values[-1])
+    assert counted is not None
+    first = "0" if counted[0] is None else strip(role.elements.scalar(counted[0]))
+    dim = kernel.tensors[tensor].dims[-1]
+    whole = first.isdigit() and isinstance(dim, int) and int(first) + view.cols <= dim
+    kernel.aligned[tensor] = None
+    base, of_lane = out.temp("to"), out.temp("of_lane")
+    place = replace(view, address=base)
+    out.line(f"const uint32_t {base} = {view.address};")
+    out.line(f"const int {of_lane} = lane % {LANES_OF_A_ROW};")
+    row_values = Fragment(view.rows, 1, role.threads).row_values
+    with out.block(f"#pragma unroll\nfor (int r_ = 0; r_ < {row_values}; ++r_)"):
+        indices = []
+        for d, value in enumerate(values[:-1]):
+            if is_scalar(value):
+                indices.append(strip(role.elements.scalar(value)))
+            else:
+                out.line(f"const int i{d}_ = {strip(role.elements.element(value, AT))};")
+                indices.append(f"i{d}_")
+        uniform = [*map(is_scalar, values[:-1]), False]
+        column = f"{of_lane} * {width}" if first == "0" else f"({summand(first)} + {of_lane} * {width})"
+        tests = kernel.make_bounds_tests(tensor, [*indices, "0"])[:-1]
+        out.line(f"const bool in_ = {' && '.join(tests) or 'true'};")
+        out.line(f"const auto from_ = {tensor} + (in_ ? {kernel.make_offset(tensor, [*indices, column], uniform)} : 0);")
+        out.line(f"const int row_ = {strip(role.elements.row(Fragment(view.rows, 1, role.threads), 'r_'))};")
+        with out.block(f"#pragma unroll\nfor (int c_ = 0; c_ < {-(-chunks // LANES_OF_A_ROW)}; ++c_)"):
+            if chunks % LANES_OF_A_ROW:
+                out.line(f"if ({LANES_OF_A_ROW} * c_ + {of_lane} >= {chunks}) break;")
+            at = f"{column} + {LANES_OF_A_ROW * width} * c_"
+            inside = "in_" if first.isdigit() else f"in_ && {at} >= 0"
+            left = str(width) if whole else f"max(0, min({width}, {dim} - ({at})))"
+            to = place.at("row_", f"{LANES_OF_A_ROW * CHUNK} * c_ + {CHUNK} * {of_lane}")
+            # 0 bytes read no memory
+            out.line(f"cuir::cp_async({to}, from_ + {LANES_OF_A_ROW * width} * c_, {inside} ? {left} * {size} : 0);")
 
 
 @PRINTERS.prints("copy_async.cp")
 def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     """Emit 16-byte chunks, spread over the worker's lanes; bytes outside of the tensor become zeros."""
+    if way_of(op) == GATHERED:
+        copy_gathered_rows(role, op)
+        return
     out, kernel = role.out, role.kernel
     box, view = role.places.box(op.arg("box")), role.places.shared(op.arg("shared"))
     size = view.alloc.dtype.itemsize

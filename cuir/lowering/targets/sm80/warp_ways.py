@@ -5,11 +5,13 @@ from __future__ import annotations
 from xdsl.ir import Operation
 
 from ....syntax.types import F32, I32, PANEL_BYTES
+from ...analyses.alignment import find_first_column, is_multiple, varies_by_column
 from ...analyses.memory import array_of
 from ...analyses.stores import is_panelled
 from ...ir import ops
-from ...ir.ir_types import SharedT, TensorT, TileT
-from ...layouts.tile_layouts import EIGHTS
+from ...ir.ir_types import ElementT, SharedT, TensorT, TileT
+from ...layouts.layouts import LANES
+from ...layouts.tile_layouts import EIGHTS, WARP_ROWS
 from ...select.move_ways import NO_PANELS, Move
 from ...select.product_ways import Product
 from ...select.role_facts import RoleFacts
@@ -17,6 +19,7 @@ from ...select.ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
 CHUNK = 16  # bytes that a lane copies at a time
+GATHERED = "rows by lanes"
 IN_TURNS, EIGHTS_AS_TF32, DEALT_SINGLES = "in turns", "eights as TF32", "mma.sync of TF32, eights"
 WHOLE_STEPS, LOADED_AHEAD = "mma.sync m16n8k16", "mma.sync m16n8k16, loaded ahead"
 ELEMENT_SIZE = "this element size in cp.async"
@@ -86,10 +89,34 @@ def multiply_singles(product: Product) -> Verdict | None:
 
 
 # ---- copies by threads
+@WAYS.way("copy by threads", GATHERED)
+def copy_gathered_rows(op: ops.Perform, role: RoleFacts) -> Verdict | None:
+    """Copy each row by the four lanes that hold its indices, chunk by chunk in turn."""
+    box, view = op.arg("box"), op.arg("shared").type
+    if not isinstance(box.type, ElementT):
+        return None
+    assert isinstance(box.owner, ops.At) and isinstance(view, SharedT)
+    *outer, column = box.owner.starts
+    rows, slab = int(view.sizes[-2]), role.threads // LANES * WARP_ROWS
+    counted = find_first_column(column)
+    unit = CHUNK // view.element.itemsize
+    if not _has_element_size(op):
+        return misfits(ELEMENT_SIZE)
+    if rows % slab:
+        return misfits(f"{rows} rows are no multiple of the {slab} whose indices the worker's lanes hold", hint=f"gather {slab} rows")
+    if counted is None or any(map(varies_by_column, outer)):
+        return misfits("the columns of gathered rows are no neighbours", hint="X[i, c + cols(n)], with i of shape [R, 1]")
+    if counted[0] is not None and not is_multiple(counted[0], unit):
+        return misfits(f"the first column is not known to be a multiple of {unit}", hint=f"c * {unit} + cols(n)")
+    return fits(f"four lanes hold the indices of a row, and copy its chunks of {CHUNK} bytes in turn")
+
+
 @WAYS.way("copy by threads", IN_TURNS)
-def copy_in_turns(op: ops.Perform, role: RoleFacts) -> Verdict:
+def copy_in_turns(op: ops.Perform, role: RoleFacts) -> Verdict | None:
     """Copy the same columns of all its rows by each lane: addresses are computed once, and advance by constants."""
     view, box = op.arg("shared"), op.arg("box")
+    if isinstance(box.type, ElementT):
+        return None
     array = array_of(view)
     assert isinstance(view.type, SharedT) and isinstance(array, ops.Shared)
     rows, columns = (int(n) for n in (1, *view.type.sizes)[-2:])
@@ -112,8 +139,10 @@ def copy_in_turns(op: ops.Perform, role: RoleFacts) -> Verdict:
 
 
 @WAYS.way("copy by threads", "chunk by chunk")
-def copy_chunks(op: ops.Perform, role: RoleFacts) -> Verdict:
+def copy_chunks(op: ops.Perform, role: RoleFacts) -> Verdict | None:
     """Compute the place of each chunk."""
+    if isinstance(op.arg("box").type, ElementT):
+        return None
     if not _has_element_size(op):
         return misfits(ELEMENT_SIZE)
     return fits(f"{role.threads} lanes take chunks of {CHUNK} bytes in turn, {UNROLLED} turns written out")
