@@ -204,6 +204,16 @@ def test_rooms_of_the_lowering_import_only_what_is_above_them() -> None:
     assert not wrong
 
 
+def test_passes_import_no_pass() -> None:
+    """What two passes share is an analysis, or a module of `passes` that is no pass; the pipeline alone runs them."""
+    passes = {p: imports(p) for p in sources("cuir/lowering/passes")}
+    is_pass = {p.stem for p in passes if any(isinstance(n, ast.FunctionDef) and n.name == "run" for n in nodes(p)[0].body)}
+    importing = {
+        p.stem: {m.split(".")[3] for m in modules if m.startswith("cuir.lowering.passes.")} & is_pass for p, modules in passes.items()
+    }
+    assert {stem for stem, found in importing.items() if found} == {"pipeline"}
+
+
 def test_rules_of_synchronisation_know_no_program() -> None:
     """They judge events with places, so that programs of another language may use them."""
     wrong = {name_of(p): m for p in sources("cuir/sync") for m in imports(p) if within(m, "cuir") and room_of(m) not in ("text", "sync")}

@@ -15,7 +15,7 @@ from xdsl.traits import Pure
 
 from ...ops.base import Access, MemoryEffect
 from ..ir import ops
-from ..ir.ir_types import ElementT, SharedT, TensorT
+from ..ir.ir_types import ElementT, SharedT, TensorT, TileT
 from ..ir.ir_walk import every, is_inlined
 from ..ir.row_parts import Nothing
 
@@ -64,6 +64,16 @@ def iterate_evaluated(op: Operation) -> Iterator[Operation]:
     for operand in op.operands:
         if is_inlined(operand) and isinstance(operand.owner, Operation):
             yield from iterate_evaluated(operand.owner)
+
+
+def find_narrow_load(cast: ops.Apply) -> ops.Perform | None:
+    """Return the load of 8-bit floats of shared memory, without other readers, whose elements a cast converts."""
+    load, t = cast.arguments[0].owner, cast.arguments[0].type
+    if not isinstance(load, ops.Perform) or not isinstance(t, TileT) or not t.layout.is_accumulator or not t.element.narrow:
+        return None
+    reads = list(iterate_accesses(load))
+    is_shared_read = len(reads) == 1 and not reads[0].writes and isinstance(reads[0].place.type, SharedT)
+    return load if is_shared_read and len(list(load.results[0].uses)) == 1 else None
 
 
 class Memory:
@@ -158,6 +168,7 @@ __all__ = [
     "Memory",
     "array_of",
     "find_memory_effect",
+    "find_narrow_load",
     "is_memory_effect_free",
     "is_speculatable",
     "iterate_accesses",

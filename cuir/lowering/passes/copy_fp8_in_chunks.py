@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...syntax.types import PANEL_BYTES
 from ..analyses.alignment import is_multiple
-from ..analyses.memory import Accessed, iterate_accesses
+from ..analyses.memory import Accessed, find_narrow_load, iterate_accesses
 from ..analyses.stores import is_panelled
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, tile
@@ -18,7 +18,6 @@ from ..ir.ir_walk import every
 from ..layouts.layouts import LANES
 from ..layouts.tile_layouts import CHUNKS, HALVES
 from ..select.selector import find_target, list_ways
-from .load_fp8_as_f16 import find_narrow_load
 from .rewriting import insert, replace
 
 ROWS, COLUMNS = 8, 64  # copied by a warp at a time: a chunk of 16 numbers a lane

@@ -6,9 +6,9 @@ The hardware converts 8-bit floats to f16 first. A program that needs f16 then s
 from __future__ import annotations
 
 from ...syntax.types import F16
-from ..analyses.memory import iterate_accesses
+from ..analyses.memory import find_narrow_load
 from ..ir import ops
-from ..ir.ir_types import SharedT, TileT, dtype_of
+from ..ir.ir_types import dtype_of
 from ..ir.ir_walk import every
 from .rewriting import insert, replace
 
@@ -24,13 +24,3 @@ def run(kernel: ops.Kernel) -> None:
             replace(op, [insert(load, wide_load)])
             load.detach()
             load.erase()
-
-
-def find_narrow_load(cast: ops.Apply) -> ops.Perform | None:
-    """Return the load of 8-bit floats, without other readers, whose elements this cast converts."""
-    load, t = cast.arguments[0].owner, cast.arguments[0].type
-    if not isinstance(load, ops.Perform) or not isinstance(t, TileT) or not t.layout.is_accumulator or not t.element.narrow:
-        return None
-    reads = list(iterate_accesses(load))
-    is_shared_read = len(reads) == 1 and not reads[0].writes and isinstance(reads[0].place.type, SharedT)
-    return load if is_shared_read and len(list(load.results[0].uses)) == 1 else None

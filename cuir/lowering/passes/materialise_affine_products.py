@@ -7,7 +7,7 @@ Otherwise they are computed where they are used. They are also the same for all 
 They are materialised if a role has `ROOM` registers beside its live full tiles. Elsewhere the slope is hidden from nvcc
 until the tile is there, since it would compute all products beforehand, and spill. Exact.
 
-`inline_elementwise` runs at its start, and must run again after it.
+`inline_elementwise` must run before it, as it reads which values are inlined, and again after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, after, line, pin
 from ..ir.ops import number
 from ..layouts.tile_layouts import HALVES
-from . import inline_elementwise
 from .rewriting import before, insert
 
 ROOM = 40  # registers for all but the tiles of a step; with fewer the compiler spills
@@ -49,7 +48,6 @@ class _Products:
 
 def run(kernel: ops.Kernel) -> None:
     """Place the products of each role."""
-    inline_elementwise.run(kernel)
     for role in kernel.roles:
         _Role(role).run()
 

@@ -81,6 +81,7 @@ CLEAN = (
     Pass(eliminate_common_subexpressions, "compute equal values once"),
     Pass(eliminate_dead_code, "remove operations whose results nobody reads"),
 )
+INLINE = Pass(inline_elementwise, "compute elementwise values inside the expression that reads them", needed=True)
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
     Pass(hoist_work_item_values, "compute values of a unit of work once per CTA"),
@@ -104,12 +105,13 @@ PASSES: tuple[Pass, ...] = (
     Pass(share_reciprocals, "compute four quotients, by divisors of a known range, from one reciprocal"),
     Pass(branch_row_functions, "compute 1/x and log2 of row values by short code, with a branch to long code for rare values"),
     *CLEAN,
+    INLINE,
     Pass(materialise_affine_products, "compute slope times column once if registers allow, else at each use"),
     Pass(assign_layouts, "give tiles the layouts in which lanes load operands of products"),
     Pass(copy_fp8_in_chunks, "copy and widen 8-bit floats between shared arrays in chunks of 16 bytes"),
     Pass(load_fp8_as_f16, "load 8-bit floats as f16 if the program widens these to f16"),
     Pass(pin_waits, "keep exponentials ahead of the wait that follows"),
-    Pass(inline_elementwise, "compute elementwise values inside the expression that reads them", needed=True),
+    INLINE,
     Pass(wait_before_copy, "wait for a product in flight before its registers are copied"),
     Pass(split_exchanges, "split what warps exchange into steps, between which lanes meet", needed=True),
     Pass(insert_synchronisation, "insert joins of lanes, proxy fences and syncs around roles"),

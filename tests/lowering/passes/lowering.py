@@ -32,6 +32,14 @@ from cuir.lowering.select.number_ways import FAR
 from cuir.lowering.select.number_ways import NEAR as NEAR_MARK
 
 Pass = Callable[[Kernel], None]
+
+
+def materialise(ir: Kernel) -> None:
+    """Run `materialise_affine_products` behind the pass whose marks it reads, as the pipeline does."""
+    inline_elementwise.run(ir)
+    materialise_affine_products.run(ir)
+
+
 NEAR = functools.partial(decompose_affine_tiles.run, near=lambda value: True)  # numbers of these programs are small
 LINES: tuple[Pass, ...] = (limit_columns.run, NEAR)
 BIAS: tuple[Pass, ...] = (*LINES, split_row_bias.run)
@@ -42,7 +50,7 @@ ALL: tuple[Pass, ...] = (
     split_row_bias.run,
     share_reciprocals.run,
     branch_row_functions.run,
-    materialise_affine_products.run,
+    materialise,
 )
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_text import show
-from cuir.lowering.passes import materialise_affine_products
 from tests.lowering.conftest import HEAD, kernel
-from tests.lowering.passes.lowering import BIAS, after, cuda
+from tests.lowering.passes.lowering import BIAS, after, cuda, materialise
 from tests.lowering.passes.test_split_row_bias import BEGIN
 
 ROOMY = HEAD.replace("warpgroups=1)", "warpgroups=1, registers=232)")
@@ -18,7 +17,7 @@ TIGHT = HEAD.replace("warpgroups=1)", "warpgroups=1, registers=128)")
 
 
 def ir(body: str, head: str = ROOMY) -> str:
-    return show(after(build(kernel(BEGIN + body, head)), [*BIAS, materialise_affine_products.run]))
+    return show(after(build(kernel(BEGIN + body, head)), [*BIAS, materialise]))
 
 
 def loop(*lines: str) -> str:
