@@ -32,6 +32,7 @@ from .batches import Batch, CallOptions, attend, rules_of
 
 NAME, MLA_NAME = "CUIR", "CUIR_MLA"
 MOST_COLUMNS = 256  # of a head
+HALVES = ("auto", "float16", "bfloat16")  # caches of the dtype of queries
 _OPTIONS = CallOptions()
 
 
@@ -136,20 +137,56 @@ class CuirMetadataBuilder(AttentionMetadataBuilder[CuirMetadata]):
         return CuirMetadata(batch)
 
 
-class CuirAttentionBackend(AttentionBackend):
+class CuirCapabilities(AttentionBackend):
+    """Answer what vLLM asks of all backends of this package, ahead of a base class of vLLM's.
+
+    Attributes:
+        BACKEND: Its name in vLLM.
+        KINDS: Kinds of kernels that its calls run.
+    """
+
+    BACKEND: ClassVar[str]
+    KINDS: ClassVar[frozenset[str]]
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = list(HALVES)
+
+    @classmethod
+    def get_name(cls) -> str:
+        return cls.BACKEND
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: object = None) -> list[int | MultipleOf]:
+        return [MultipleOf(16)]  # others are right, too, and slower
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        capability = current_platform.get_device_capability()
+        return capability is not None and find_arch((capability.major, capability.minor)) == DEFAULT
+
+    @classmethod
+    def supports_compute_capability(cls, capability: _Capability) -> bool:
+        arch = find_arch((capability.major, capability.minor))
+        return arch is not None and KERNELS[arch].keys() >= cls.KINDS
+
+    @classmethod
+    def check_layer(cls, attn_type: str, kv_cache_dtype: str) -> None:
+        """Raise NotImplementedError for a layer that is no decoder's, or whose cache has another dtype."""
+        if attn_type != AttentionType.DECODER:
+            raise NotImplementedError(f"{cls.BACKEND} has attention of decoders, found {attn_type}")
+        if not cls.supports_kv_cache_dtype(kv_cache_dtype):
+            raise NotImplementedError(f"{cls.BACKEND} has caches of {', '.join(cls.supported_kv_cache_dtypes)}, found {kv_cache_dtype}")
+
+
+class CuirAttentionBackend(CuirCapabilities):
     """The capabilities of the backend.
 
     It supports decoders on GPUs with kernels for KV caches and packed sequences, f16 and bf16, head dims up to 256 in steps of 8, windows, soft caps, ALiBi, sinks;
     caches of their dtype.
     """
 
-    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
-    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16"]
+    BACKEND = NAME
+    KINDS = frozenset({"cache", "varlen"})
     forward_includes_kv_cache_update: bool = False
-
-    @staticmethod
-    def get_name() -> str:
-        return NAME
 
     @staticmethod
     def get_impl_cls() -> type[CuirAttentionImpl]:
@@ -158,10 +195,6 @@ class CuirAttentionBackend(AttentionBackend):
     @staticmethod
     def get_builder_cls() -> type[CuirMetadataBuilder]:
         return CuirMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: object = None) -> list[int | MultipleOf]:
-        return [MultipleOf(16)]  # others are right, too, and slower
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
@@ -180,18 +213,8 @@ class CuirAttentionBackend(AttentionBackend):
         return True
 
     @classmethod
-    def supports_batch_invariance(cls) -> bool:
-        capability = current_platform.get_device_capability()
-        return capability is not None and find_arch((capability.major, capability.minor)) == DEFAULT
-
-    @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
         return False  # which sequences decode is settled on the host
-
-    @classmethod
-    def supports_compute_capability(cls, capability: _Capability) -> bool:
-        arch = find_arch((capability.major, capability.minor))
-        return arch is not None and {"cache", "varlen"} <= KERNELS[arch].keys()
 
 
 class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
@@ -215,10 +238,7 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
 
         Raises NotImplementedError for what CuirAttentionBackend does not support.
         """
-        if attn_type != AttentionType.DECODER:
-            raise NotImplementedError(f"{NAME} has attention of decoders, found {attn_type}")
-        if not CuirAttentionBackend.supports_kv_cache_dtype(kv_cache_dtype):
-            raise NotImplementedError(f"{NAME} has caches of the dtype of queries, found {kv_cache_dtype}")
+        CuirAttentionBackend.check_layer(attn_type, kv_cache_dtype)
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
@@ -287,10 +307,12 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
 
 
 __all__ = [
+    "HALVES",
     "MLA_NAME",
     "NAME",
     "CuirAttentionBackend",
     "CuirAttentionImpl",
+    "CuirCapabilities",
     "CuirMetadata",
     "CuirMetadataBuilder",
     "get_call_options",

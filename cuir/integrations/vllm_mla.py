@@ -16,22 +16,12 @@ from vllm.model_executor.layers.attention.mla_attention import (
     MLACommonMetadataBuilder,
     QueryLenSupport,
 )
-from vllm.v1.attention.backend import AttentionCGSupport, AttentionType, MultipleOf
+from vllm.v1.attention.backend import AttentionCGSupport
 
-from ..attn.kernels.card_kernels import KERNELS, find_arch
 from ..attn.serving.cached import attention_with_kv_cache
 from ..attn.serving.fp8_cache import DTYPE as EIGHT_BITS
 from ..attn.serving.latent_cache import LATENTS
-from .vllm import MLA_NAME, CuirAttentionBackend, get_call_options
-
-HALVES = ("auto", "float16", "bfloat16")  # caches of the dtype of queries
-
-
-class _Capability(Protocol):
-    @property
-    def major(self) -> int: ...
-    @property
-    def minor(self) -> int: ...
+from .vllm import HALVES, MLA_NAME, CuirCapabilities, get_call_options
 
 
 class _Layer(Protocol):
@@ -45,15 +35,12 @@ class CuirMLAMetadataBuilder(MLACommonMetadataBuilder[MLACommonMetadata]):
     query_len_support: ClassVar[QueryLenSupport] = QueryLenSupport.UNIFORM
 
 
-class CuirMLABackend(MLACommonBackend):
+class CuirMLABackend(CuirCapabilities, MLACommonBackend):
     """The capabilities of the backend: latent caches in f16, bf16 and e4m3, with a scale a layer."""
 
-    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
+    BACKEND = MLA_NAME
+    KINDS = frozenset({"latent cache", "latent cache of 8 bits"})
     supported_kv_cache_dtypes: ClassVar[list[str]] = [*HALVES, "fp8", "fp8_e4m3"]
-
-    @staticmethod
-    def get_name() -> str:
-        return MLA_NAME
 
     @staticmethod
     def get_impl_cls() -> type[CuirMLAImpl]:
@@ -63,22 +50,9 @@ class CuirMLABackend(MLACommonBackend):
     def get_builder_cls() -> type[CuirMLAMetadataBuilder]:
         return CuirMLAMetadataBuilder
 
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: object = None) -> list[int | MultipleOf]:
-        return [MultipleOf(16)]
-
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
         return [latent + 64 for latent in LATENTS]  # with 64 columns of rotary embeddings
-
-    @classmethod
-    def supports_batch_invariance(cls) -> bool:
-        return CuirAttentionBackend.supports_batch_invariance()
-
-    @classmethod
-    def supports_compute_capability(cls, capability: _Capability) -> bool:
-        arch = find_arch((capability.major, capability.minor))
-        return arch is not None and {"latent cache", "latent cache of 8 bits"} <= KERNELS[arch].keys()
 
 
 class CuirMLAImpl(MLACommonImpl[MLACommonMetadata]):
@@ -106,12 +80,7 @@ class CuirMLAImpl(MLACommonImpl[MLACommonMetadata]):
         """
         if alibi_slopes is not None or sliding_window is not None or logits_soft_cap:
             raise NotImplementedError(f"{MLA_NAME} has no windows, soft caps and ALiBi: vLLM computes prompts without them")
-        if attn_type != AttentionType.DECODER:
-            raise NotImplementedError(f"{MLA_NAME} has attention of decoders, found {attn_type}")
-        if not CuirMLABackend.supports_kv_cache_dtype(kv_cache_dtype):
-            raise NotImplementedError(
-                f"{MLA_NAME} has caches of {', '.join(CuirMLABackend.supported_kv_cache_dtypes)}, found {kv_cache_dtype}"
-            )
+        CuirMLABackend.check_layer(attn_type, kv_cache_dtype)
         options = alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap, attn_type, kv_sharing_target_layer_name
         super().__init__(num_heads, head_size, scale, num_kv_heads, *options, **of_latents)
         if self.kv_lora_rank not in LATENTS:
