@@ -52,7 +52,8 @@ test: $(STAMP)   ## the test suite; of sweeps a seeded sixteenth (PYTEST="--dura
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q $(PYTEST)
 
 thorough: $(STAMP) ## every test: sweeps in whole, and what takes long (PYTEST="--thorough=rest": only what `make test` leaves out; ON=ray:HOST:PORT: files as tasks)
-	@$(BIN)/python -m $(if $(ON),tests.campaign --on $(ON) --journal $(OUT)/thorough.jsonl,pytest -n 2 --dist worksteal -q --thorough=all $(PYTEST))
+	@$(BIN)/python -m $(if $(ON),tests.campaign --on $(ON) --journal $(OUT)/thorough.jsonl,pytest -n 2 --dist worksteal -q --thorough=all $(PYTEST) || \
+		{ status=$$?; printf '%s\n' 'make thorough PYTEST=--lf   # what failed' 'make thorough ON=local   # goes on after an interruption'; exit $$status; })
 
 peer-tests: $(STAMP) ## the scenarios of PyTorch's FlexAttention tests and of attention-gym, interpreted: counts (PEER="--backend native -j 8" on a GPU)
 	@$(BIN)/python -m tests.peer --tables --out $(OUT)/peer.jsonl $(PEER)

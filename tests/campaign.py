@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from cuir.campaigns.campaign import run_campaign
 from cuir.campaigns.executors import make_executor
 from cuir.campaigns.journal import Journal, JournalKind
 from cuir.campaigns.tasks import Json, TaskError, make_task
-from cuir.cli.process_setup import Interrupted, goes_on_from, report_interruption
+from cuir.cli.process_setup import Interrupted, report_interruption
 
 ROOT = Path(__file__).parent.parent
 KIND = JournalKind("U122", "tests.campaign", "the options of pytest", "--journal")
@@ -54,6 +55,11 @@ def run_file(path: str, options: Sequence[str], tree: str) -> Json:
     return ended.stdout.strip().rpartition("\n")[2]
 
 
+def make_command(words: Sequence[str]) -> str:
+    """Return the command line that continues from a journal."""
+    return f"{shlex.quote(sys.executable)} -m tests.campaign {shlex.join(words)}".rstrip()
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="*", default=["tests"])
@@ -61,7 +67,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--journal", type=Path, help="file of what has passed")
     parser.add_argument("--thorough", default="all", help="all, rest or none, as of pytest")
+    words = sys.argv[1:] if words is None else words
     given = parser.parse_args(words)
+    again = f"{make_command(words)}\nruns what has not passed" if given.journal else ""
     options, tree = [f"--thorough={given.thorough}"], hash_tree()
     files = find_files(given.folders or ["tests"])
     journal = Journal(given.journal, {"options": options}, KIND)
@@ -70,15 +78,16 @@ def main(words: Sequence[str] | None = None) -> int:
     tell = lambda n, of: print(f"\r{n} of {of} files ({executor.describe()})", end="", file=sys.stderr, flush=True)  # noqa: E731
     failed = 0
     try:
-        with goes_on_from(given.journal):
-            results = run_campaign(tasks, executor, journal, tell)
-    except (KeyboardInterrupt, Interrupted) as stop:
-        return report_interruption(stop.continuation if isinstance(stop, Interrupted) else "")
+        results = run_campaign(tasks, executor, journal, tell)
+    except (KeyboardInterrupt, Interrupted):
+        return report_interruption(again)
     for path, result in zip(files, results, strict=True):
         failed += result.error is not None
         print(f"{path}: {result.value if result.error is None else 'FAILED'}")
         if result.error is not None:
             print(result.error)
+    if failed and again:
+        print(f"{failed} of {len(files)} files failed; {again}")
     return 1 if failed else 0
 
 

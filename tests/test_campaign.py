@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import campaign
-from tests.campaign import find_files, hash_tree, main, run_file
+from tests.campaign import find_files, hash_tree, main, make_command, run_file
 from tests.campaigns.calls import Shuffled
 
 
@@ -31,6 +31,7 @@ def test_what_failed_runs_again(tree: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(call) == 1
     told = capsys.readouterr()
     assert "tests/inner/test_b.py: FAILED" in told.out and "os.path.exists" in told.out and "2 of 2 files" in told.err
+    assert f"1 of 2 files failed; {make_command(call)}\n" in told.out
     assert len(journal.read_text(encoding="utf-8").splitlines()) == 2
     (tree / "there").touch()
     assert main(call) == 0
@@ -41,7 +42,8 @@ def test_what_failed_runs_again(tree: Path, capsys: pytest.CaptureFixture[str]) 
 def test_an_interruption_tells_how_to_go_on(tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(campaign, "make_executor", lambda on, jobs: Shuffled([1, 0], stop=1))
     journal = tree / "journal.jsonl"
-    for kept, told in ((["--journal", str(journal)], f"interrupted; the same command goes on from {journal}"), ([], "interrupted\n")):
+    kept_call = ["--journal", str(journal)]
+    for kept, told in ((kept_call, f"interrupted; {make_command(kept_call)}\n"), ([], "interrupted\n")):
         assert main(kept) == 130 and told in capsys.readouterr().err
     assert len(journal.read_text(encoding="utf-8").splitlines()) == 2
 
