@@ -1,15 +1,23 @@
-"""Self-test of `cuir doctor`: each step checks a part of the system against PyTorch, the GPU last."""
+"""Self-test of `cuir doctor`: each step checks a part of the system against PyTorch, the GPU last.
+
+The steps run in a process of their own, `python -m cuir.cli.self_test`, which is killed when their time is over.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from ..performance.timing.worker import Worker, WorkerLost, serve
 from ..text.diagnostics import CuirError
 
+SECONDS = 120.0  # of all steps together, wall time
+COMMAND = (sys.executable, "-m", "cuir.cli.self_test")
 _SCALE = """
-@kernel(arch="sm_80")
+@kernel(arch="sm_75")
 def scale(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
     work = tiles(cdiv(M, 64))
     with role("all", warpgroups=1):
@@ -21,7 +29,12 @@ def scale(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
 
 @dataclass(frozen=True)
 class Step:
-    """Result of one step. reason: why it failed, or was left out; "" if it passed."""
+    """Result of one step.
+
+    Attributes:
+        verdict: "passed", "failed", "left out", "cut off" at the end of the time, or "not run" after it.
+        reason: of every verdict but "passed", where it is "".
+    """
 
     name: str
     seconds: float
@@ -29,35 +42,55 @@ class Step:
     reason: str = ""
 
 
-# names of the steps, and the functions that run them, which return why a step is left out
-STEPS = {
-    "verify a kernel in the interpreter": "_verify",
-    "find a planted fault": "_find_fault",
-    "attention in the interpreter, with gradients": "_interpret_attention",
-    "compile the expert kernel": "_compile",
-    "launch a kernel on the GPU": "_launch",
-    "attention on the GPU, with gradients": "_launch_attention",
-}
+def run_self_test(
+    steps: Iterable[str], command: Sequence[str] = COMMAND, seconds: float = SECONDS, begin_step: Callable[[str], None] = lambda name: None
+) -> Iterator[Step]:
+    """Run the steps in turn; a step that fails or crashes does not stop the next ones.
 
+    When the time is over, the running step is cut off and the others are not run.
 
-def run_self_test(begin_step: Callable[[str], None] = lambda name: None) -> Iterator[Step]:
-    """Run the steps in turn; a step that fails does not stop the next ones.
-
-    `begin_step` receives the name of each.
+    Args:
+        steps: their names.
+        command: starts the process that runs them (see `serve_steps`).
+        seconds: the wall time of all steps together, and of starting their process.
+        begin_step: receives the name of each step that begins.
     """
-    for name, step in STEPS.items():
-        begin_step(name)
-        begin = time.perf_counter()
+    deadline = time.monotonic() + seconds
+    with Worker(command) as worker:
+        for name in steps:
+            begin = time.monotonic()
+            if begin >= deadline:
+                yield Step(name, 0.0, "not run", f"the {seconds:.0f} s of the self-test were over")
+                continue
+            begin_step(name)
+            try:
+                answer = worker.ask({"do": "step", "name": name}, deadline - begin)
+                verdict, reason = answer["verdict"], answer["reason"]
+            except WorkerLost as lost:
+                late = lost.status == "hangs"
+                verdict, reason = (
+                    ("cut off", f"it had not ended after the {seconds:.0f} s of the self-test") if late else ("failed", str(lost))
+                )
+            yield Step(name, time.monotonic() - begin, verdict, reason)
+
+
+def serve_steps(steps: Mapping[str, Callable[[], str]]) -> int:
+    """Run the steps that are asked for by name; their functions return why a step is left out."""
+
+    def run_step(request: Mapping[str, Any]) -> dict[str, str]:
         try:
-            reason = globals()[step]()
-            yield Step(name, time.perf_counter() - begin, "left out" if reason else "passed", reason)
+            reason = steps[request["name"]]()
         except (CuirError, AssertionError, RuntimeError) as error:
-            yield Step(name, time.perf_counter() - begin, "failed", str(error))
+            return {"verdict": "failed", "reason": str(error)}
         except Exception as error:  # of a package that is not whole, say: an issue needs the other steps too
-            yield Step(name, time.perf_counter() - begin, "failed", f"{type(error).__name__}: {error}")
+            return {"verdict": "failed", "reason": f"{type(error).__name__}: {error}"}
+        return {"verdict": "left out" if reason else "passed", "reason": reason}
+
+    return serve({"step": run_step})
 
 
-def _verify() -> str:
+def verify_kernel() -> str:
+    """Verify a kernel against PyTorch, in the interpreter."""
     from ..syntax.parser import parse
     from ..testing import assert_matches
 
@@ -65,7 +98,8 @@ def _verify() -> str:
     return ""
 
 
-def _find_fault() -> str:
+def find_fault() -> str:
+    """Verify a kernel that leaves out the last rows, which must be found."""
     from ..syntax.parser import parse
     from ..testing import MismatchError, assert_matches
 
@@ -76,14 +110,16 @@ def _find_fault() -> str:
     raise AssertionError("a kernel that leaves out the last rows passes")
 
 
-def _interpret_attention() -> str:
+def interpret_attention() -> str:
+    """Compare attention and its gradients with PyTorch's, in the interpreter."""
     from ..testing import assert_attention_matches
 
     assert_attention_matches(None, lambda b, h, q, k: q >= k, M=100, N=100)
     return ""
 
 
-def _compile() -> str:
+def compile_expert() -> str:
+    """Compile the forward kernel of this machine's GPU, without one that of Hopper."""
     from ..attn.kernels.card_kernels import choose_target, find_kernel, get_current_device
     from ..attn.kernels.experts import origin_of
     from ..checking.checker import check
@@ -92,8 +128,10 @@ def _compile() -> str:
     from ..runtime.nvcc import compile_cuda
     from ..syntax.types import F16
 
+    if reason := _find_obstacle(lambda: choose_target(get_current_device())):
+        return reason
+    name = find_kernel(choose_target(get_current_device()).arch, "forward", F16)
     try:
-        name = find_kernel(choose_target(get_current_device()).arch, "forward", F16)
         compile_cuda(lower(check(origin_of(name), None, {"T": F16, "D": 128})))
     except CuirError as error:
         if error.diagnostics[0].code not in NOTHING_TO_COMPILE_WITH:
@@ -102,7 +140,8 @@ def _compile() -> str:
     return ""
 
 
-def _needs(find: Callable[[], object]) -> str:
+def _find_obstacle(find: Callable[[], object]) -> str:
+    """Return the message of what a search misses; "" if it finds all."""
     try:
         find()
     except CuirError as error:
@@ -110,36 +149,48 @@ def _needs(find: Callable[[], object]) -> str:
     return ""
 
 
-def _launch() -> str:
-    import torch
-
+def launch_kernel() -> str:
+    """Compare a kernel on the GPU with PyTorch."""
+    from ..attn.capture.call_inputs import need_gpu
+    from ..attn.kernels.card_kernels import get_current_device
     from ..checking.checker import check
-    from ..runtime.driver_api import driver
-    from ..runtime.nvcc import find_compiler
     from ..syntax.parser import parse
     from ..testing.matching import check_on_gpu
     from ..verification.spec_dispatch import prepare_specification
     from ..verification.values.cases import Draw
 
-    if not torch.cuda.is_available():
-        return "no GPU"
-    if reason := _needs(find_compiler) or _needs(driver):
-        return reason
     program = parse(_SCALE)
     checked = check(program)
+    if reason := _find_obstacle(lambda: need_gpu(get_current_device(), checked.arch)):
+        return reason
     spec = prepare_specification(lambda x: x * 2, checked.origin, program, checked.consts)
     check_on_gpu(program, checked, spec, Draw("one problem", {"M": 1000}))
     return ""
 
 
-def _launch_attention() -> str:
+def launch_attention() -> str:
+    """Compare attention on the GPU, and its gradients, with PyTorch's."""
     from ..attn.capture.call_inputs import need_gpu
     from ..attn.kernels.card_kernels import KERNELS, choose_target, get_current_device
     from ..testing import assert_attention_matches
 
     device = get_current_device()
-    if reason := _needs(lambda: need_gpu(device, choose_target(device).arch)):
+    if reason := _find_obstacle(lambda: need_gpu(device, choose_target(device).arch)):
         return reason
     trains = "keys" in KERNELS[choose_target(device).arch]
     assert_attention_matches(None, lambda b, h, q, k: q >= k, M=500, N=500, D=128, gpu=True, gradients=trains)
     return ""
+
+
+STEPS: Mapping[str, Callable[[], str]] = {
+    "verify a kernel in the interpreter": verify_kernel,
+    "find a planted fault": find_fault,
+    "attention in the interpreter, with gradients": interpret_attention,
+    "compile the expert kernel": compile_expert,
+    "launch a kernel on the GPU": launch_kernel,
+    "attention on the GPU, with gradients": launch_attention,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(serve_steps(STEPS))

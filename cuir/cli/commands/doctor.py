@@ -35,7 +35,7 @@ def doctor(
     from ...runtime.cards import list_cards
     from ...runtime.environment import describe_reach, inspect_environment, inspect_packages
     from ..live_view import ProgressLine
-    from ..self_test import STEPS, run_self_test
+    from ..self_test import COMMAND, SECONDS, STEPS, run_self_test
     from ..tables import print_table
 
     findings, packages = inspect_environment(), inspect_packages()
@@ -50,14 +50,18 @@ def doctor(
         if not self_test:
             console.print("cuir doctor --self-test runs kernels and compares them with PyTorch, in two minutes at most", style="dim")
     steps: list[Step] = []
+
+    def show_progress(name: str) -> None:
+        view.update(name, len(steps) / len(STEPS))
+
     with ProgressLine("self-test", quiet=as_json or not self_test) as view:
-        for step in run_self_test(lambda name: view.update(name, len(steps) / len(STEPS))) if self_test else ():
+        for step in run_self_test(STEPS, COMMAND, SECONDS, show_progress) if self_test else ():
             steps.append(step)
             if not as_json:
-                color = {"passed": "green", "failed": "bold red"}.get(step.verdict, "yellow")
+                color = {"passed": "green", "failed": "bold red", "cut off": "bold red"}.get(step.verdict, "yellow")
                 reason = f": {step.reason}" if step.reason else ""
                 console.print(make_styled_text((f"{step.verdict:9}", color), f"{step.name}, {step.seconds:.1f} s{reason}"), soft_wrap=True)
-    failed = any(s.verdict == "failed" for s in steps)
+    failed = any(s.verdict in ("failed", "cut off", "not run") for s in steps)
     if self_test and not as_json:
         console.print("send all of this with an issue", style="dim")
     if as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from cuir.cli import self_test
 from cuir.runtime import environment
 from cuir.runtime.cards import CARDS
 from cuir.text.diagnostics import CuirError
+from tests.cli.commands import self_test_steps
 from tests.stand_in_cards import stand_in
 
 
@@ -75,27 +78,41 @@ def test_nvrtc_takes_the_place_of_nvcc(cuir: Callable, monkeypatch: pytest.Monke
     assert next(f for f in data["machine"] if f["name"] == "NVRTC")["value"].startswith("NVRTC 13.9")
 
 
-def test_a_failed_step_does_not_stop_the_next(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> str:
-        raise AssertionError("numbers differ")
+def stand_in_steps(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let `cuir doctor` run steps of self_test_steps.py."""
+    monkeypatch.setattr(self_test, "STEPS", {name: self_test_steps.STEPS[name] for name in names})
+    monkeypatch.setattr(self_test, "COMMAND", self_test_steps.COMMAND)
 
-    for name in ("_verify", "_interpret_attention", "_compile", "_launch", "_launch_attention"):
-        monkeypatch.setattr(self_test, name, lambda: "")
-    monkeypatch.setattr(self_test, "_verify", fail)
+
+@pytest.fixture(autouse=True)
+def importable_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]))
+
+
+def test_a_failed_step_does_not_stop_the_next(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_steps(monkeypatch, "fail", "succeed", "leave_out")
     output = cuir("doctor", "--self-test")
-    assert output.code == 1 and "numbers differ" in output.out and output.out.count("passed") == 5
+    assert output.code == 1 and "numbers differ" in output.out and "no GPU" in output.out and output.out.count("passed") == 1
     assert output.out.rstrip().endswith("send all of this with an issue")
 
 
-def test_an_error_of_any_kind_is_a_failed_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> str:
-        raise ImportError("no module named parts")
+def test_an_error_of_any_kind_is_a_failed_step() -> None:
+    """Steps run in one process, and a new one after a crash."""
+    steps = list(self_test.run_self_test(("fail_to_import", "crash", "succeed"), self_test_steps.COMMAND))
+    assert [s.verdict for s in steps] == ["failed", "failed", "passed"]
+    assert steps[0].reason == "ImportError: no module named parts" and "ended with 9" in steps[1].reason
 
-    monkeypatch.setattr(self_test, "STEPS", {"one": "_verify", "two": "_compile"})
-    monkeypatch.setattr(self_test, "_verify", fail)
-    monkeypatch.setattr(self_test, "_compile", lambda: "")
-    steps = [(s.name, s.verdict, s.reason) for s in self_test.run_self_test()]
-    assert steps == [("one", "failed", "ImportError: no module named parts"), ("two", "passed", "")]
+
+def test_the_self_test_ends_in_time(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that hangs is cut off, and people see which steps are not run."""
+    seconds, begin = 2.0, time.monotonic()
+    stand_in_steps(monkeypatch, "succeed", "hang", "fail", "leave_out")
+    monkeypatch.setattr(self_test, "SECONDS", seconds)
+    output = cuir("doctor", "--self-test")
+    assert time.monotonic() - begin < 60 and output.code == 1
+    lines = output.out.splitlines()[-5:-1]
+    assert [line[:9].rstrip() for line in lines] == ["passed", "cut off", "not run", "not run"]
+    assert "hang" in lines[1] and "after the 2 s" in lines[1] and "fail" in lines[2] and "leave_out" in lines[3]
 
 
 MODULE = "NVRM version: NVIDIA UNIX {kind}Kernel Module {machine}580.65.06  {end}\nGCC version:  gcc version 13.3.0\n"
@@ -117,7 +134,7 @@ def test_an_issue_names_the_version_of_the_driver(text: str, monkeypatch: pytest
     assert environment.describe_driver() == "CUDA 13.1"
 
 
-@pytest.mark.parametrize("step", ["_find_fault", "_interpret_attention"])
+@pytest.mark.parametrize("step", ["find_fault", "interpret_attention"])
 def test_steps_pass(step: str) -> None:
     assert getattr(self_test, step)() == ""
 
@@ -125,4 +142,4 @@ def test_steps_pass(step: str) -> None:
 def test_a_verification_that_passes_everything_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuir.testing.matching._run", lambda *arguments: None)
     with pytest.raises(AssertionError, match="leaves out the last rows passes"):
-        self_test._find_fault()
+        self_test.find_fault()
