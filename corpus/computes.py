@@ -43,6 +43,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     },
     "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_sm80": {"flash_fwd_varlen": Computed("causal_packed")},
+    "flash_fwd_varlen_sm75": {"flash_fwd_varlen": Computed("causal_packed", {"T": F16})},
     "flash_fwd_varlen_f32": {"flash_fwd_varlen": Computed("causal_packed", small={"T": F32})},
     "flash_bwd_sm90": {
         "flash_bwd": Computed("causal_gradients", small={"D": 64, "BM": 128}),

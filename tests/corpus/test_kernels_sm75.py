@@ -1,4 +1,4 @@
-"""Gradients and decoding by the kernels for sm_75, in the interpreter beside float64: lengths, heads, head dims, settings, variants, faults."""
+"""Gradients, decoding and packed sequences by the kernels for sm_75, in the interpreter beside float64: lengths, heads, head dims, settings, variants, faults."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.strategies.selection import examples
 
 BY_KEYS, BY_QUERIES = read("flash_bwd_sm75"), read("flash_bwd_dq_sm75")
 DECODE = ("decode_cache_sm75", "flash_decode", "cached_decode")
+PACKED = ("flash_fwd_varlen_sm75", "flash_fwd_varlen", "causal_packed")
 # fewer rows than warps move at a time, warps that share keys, another dim of values
 KEYS_SETTINGS: list[Consts] = [
     {"D": 64},
@@ -38,6 +39,12 @@ DECODE_SETTINGS: list[Consts] = [
     {"D": 64, "BM": 4, "GROUP": 4, "WG": 2},
     {"D": 40, "BM": 8, "GROUP": 2, "WG": 1, "CHUNK": 4},
     {"D": 128, "DV": 64, "BM": 16},
+]
+# blocks that some warps skip, two slabs of queries, pages of few rows
+PACKED_SETTINGS: list[Consts] = [
+    {"D": 64},
+    {"D": 40, "BM": 128, "ROWS": 32, "DYNAMIC": False},
+    {"D": 64, "DV": 32, "BM": 32, "BN": 32, "CHUNK": 4},
 ]
 
 
@@ -81,6 +88,14 @@ def test_decoding_of_any_lengths(setting: Consts, drawn: dict[str, int], seed: i
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("setting", PACKED_SETTINGS, ids=str)
+@examples(0.2)
+@given(st.fixed_dictionaries({**COMMON, "TQ": st.integers(1, 200)}), st.integers(0, 9))
+def test_packed_sequences_of_any_lengths(setting: Consts, drawn: dict[str, int], seed: int) -> None:
+    check_sizes(PACKED, setting, drawn, F16, seed)
+
+
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["softcap_causal", "causal_document", "relative_position_table", "full"])
 def test_gradients_of_variants(name: str) -> None:
     spec = corpus.specification(name)()
@@ -117,6 +132,14 @@ FAULTS = [
         "sync()                                       # all are done with keys and values",
         "pass_by = 0",
         "sums over values in use",
+    ),
+    ("flash_fwd_varlen_sm75", "sync()                                   # V has landed for all", "pass_by = 0", "V has not landed"),
+    pytest.param(
+        "flash_fwd_varlen_sm75",
+        "where(t < keys(b), KSTART[b] + t, -1)",
+        "KSTART[b] + t",
+        "rows of another sequence",
+        marks=pytest.mark.thorough("its numbers take long"),
     ),
 ]
 

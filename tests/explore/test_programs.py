@@ -308,13 +308,16 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
         },
         2,
     ),
-    (
-        "flash_fwd_varlen_sm80",
-        "flash_fwd_varlen",
-        {"D": 64, "BM": 64, "BN": 64},
-        {"B": 2, "H": 2, "HK": 1, "TQ": 150, "NP": 1, "PAGE": 200, "MP": 1},
-        {"scale": 0.1, "LONGEST": 150, **PACKED},
-        2,
+    *(
+        (
+            name,
+            "flash_fwd_varlen",
+            {"D": 64, "BM": 64, "BN": 64},
+            {"B": 2, "H": 2, "HK": 1, "TQ": 150, "NP": 1, "PAGE": 200, "MP": 1},
+            {"scale": 0.1, "LONGEST": 150, **PACKED},
+            2,
+        )
+        for name in ("flash_fwd_varlen_sm75", "flash_fwd_varlen_sm80")
     ),
     *(
         (

@@ -30,11 +30,17 @@ def test_gradients_for_turing(case: Callable[..., None], name: str, dim: int, mo
 
 
 @pytest.mark.gpu("sm_75")
-@pytest.mark.parametrize("kind", ["16 bits", "few"])
+@pytest.mark.parametrize("kind", ["16 bits", "packed", "few", "server", "server decoding"])
 @pytest.mark.parametrize("case", [serving_cases.beside_the_interpreter, serving_cases.same_bits])
-def test_decoding_for_turing(case: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serving_for_turing(case: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sm_75")
     run_isolated(case, kind, seconds=600)
+
+
+@pytest.mark.gpu("sm_75")
+def test_gradients_of_packed_sequences_for_turing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "sm_75")
+    run_isolated(serving_cases.packed_gradients, seconds=300)
 
 
 @pytest.mark.gpu("sm_80")

@@ -81,6 +81,7 @@ def test_how_far(text: str, turns: int) -> None:
     [
         ("flash_bwd_sm80", "flash_bwd", {"M": 64, "N": 128}),  # a causal mask keeps no more queries than there are keys
         ("flash_bwd_sm75", "flash_bwd", {"M": 32, "N": 64}),
+        ("flash_fwd_varlen_sm75", "flash_fwd_varlen", {"TQ": 64, "PAGE": 64}),
         ("flash_fwd_varlen_sm80", "flash_fwd_varlen", {"TQ": 128, "PAGE": 64}),  # a key more may need fewer rows cleared
     ],
 )

@@ -35,6 +35,11 @@ SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
 BLOCK = 16  # keys that a warp copies at a time, of a page or several
 
 
+def _has_stages(program: Program) -> bool:
+    """Return whether the kernel copies blocks to rings of stages; else they pass through registers."""
+    return any(p.name == "STAGES" for p in pick_kernel(program, None).params)
+
+
 def choose_fitting(
     program: Program, kernel: str | None, fixed: Mapping[str, Const], candidates: Iterable[Mapping[str, Const]], card: Card | None
 ) -> dict[str, Const]:
@@ -147,7 +152,7 @@ class WarpCacheSettings(CacheSettings):
     @functools.cached_property
     def is_asynchronous(self) -> bool:
         """True if the kernel copies blocks to rings; else they pass through registers, which hold 16 rows and keys."""
-        return any(p.name == "STAGES" for p in pick_kernel(self.program, None).params)
+        return _has_stages(self.program)
 
     def ring(self, rows: int) -> Mapping[str, Const]:
         """Return the warps, the block of keys of each, and the stages, for a tile of so many rows."""
@@ -186,15 +191,18 @@ class WarpVarlenSettings(VarlenSettings):
         return self._choose(((64, 64, 16, 2), (64, 32, 16, 2), (32, 32, 16, 2)))
 
     def _choose(self, sizes: Iterable[tuple[int, int, int, int]]) -> dict[str, Const]:
-        candidates = [{"BM": m, "BN": n, "ROWS": rows, "STAGES": stages} for m, n, rows, stages in sizes if self._has_registers(rows, n)]
+        candidates = [
+            {"BM": m, "BN": n, "ROWS": rows, "STAGES": stages} for m, n, rows, stages in sizes if self._has_registers(rows, n, m // rows)
+        ]
         return {**choose_fitting(self.program, None, self.fixed, candidates, self.card), **self.fixed}
 
-    def _has_registers(self, rows: int, keys: int) -> bool:
-        """Return whether a warp's registers hold its sums and scores."""
+    def _has_registers(self, rows: int, keys: int, warps: int) -> bool:
+        """Return whether a warp's registers hold its sums and scores, and its part of a block on its way to shared memory."""
         from ...performance.selection.warp_cost import MOST_REGISTERS, count_registers
 
-        values, parts = int(self.fixed["DV"]), int(self.fixed.get("PARTS", 0))  # type: ignore[arg-type]
-        return count_registers(rows, values + keys, parts) <= MOST_REGISTERS or rows == ROWS
+        dim, values, parts = (int(self.fixed.get(n, 0)) for n in ("D", "DV", "PARTS"))  # type: ignore[arg-type]
+        part = 0 if _has_stages(self.program) else keys // warps * max(dim, values) // 64
+        return count_registers(rows, values + keys, parts) + part <= MOST_REGISTERS or rows == ROWS
 
     def choose_untuned(self, at: Lengths) -> dict[str, Const]:
         return self.start if at.M > SHORT else self.short

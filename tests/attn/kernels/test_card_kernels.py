@@ -102,9 +102,9 @@ def test_a_dtype_that_a_card_does_not_multiply_names_another() -> None:
 
 def test_a_task_without_a_kernel_names_what_to_use() -> None:
     with pytest.raises(CuirError) as error:
-        find_kernel("sm_75", "varlen", F16)
+        find_kernel("sm_75", "latent cache", F16)
     (diagnostic,) = error.value.diagnostics
-    assert diagnostic.code == "U501" and "packed sequences" in diagnostic.message and "flex_attention" in (diagnostic.hint or "")
+    assert diagnostic.code == "U501" and "a latent cache" in diagnostic.message and "keys and values" in (diagnostic.hint or "")
     assert find_kernel(DEFAULT, "forward", F32) == "flash_fwd_f32"
     with pytest.raises(CuirError, match="sm_80 has no kernel for attention of few queries in f32"):
         find_kernel("sm_80", "decode", F32)
@@ -189,14 +189,45 @@ def test_gradients_by_kernels_of_other_cards(
         torch.testing.assert_close(x.float(), y.float(), atol=bounds[0], rtol=bounds[1])
 
 
-def test_packed_sequences_by_kernels_of_ampere(forced: Callable[[str], None]) -> None:
-    forced("sm_80")
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
+def test_packed_sequences_by_kernels_of_other_cards(arch: str, forced: Callable[[str], None]) -> None:
+    forced(arch)
     edges = torch.tensor([0, 30, 30, 95], dtype=torch.int32)
     q, k, v = (torch.randn(95, n, 64, dtype=torch.float16) for n in (2, 1, 1))
     out = cuir.varlen_attention(q, k, v, edges, edges, causal=True, enable_gqa=True, backend="interpret", verify="off")
     for a, b in ((0, 30), (30, 95)):
         expected = attend(*(x[a:b].transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
         torch.testing.assert_close(out[a:b].float(), expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.sweep
+def test_gradients_of_packed_sequences_by_kernels_of_turing(forced: Callable[[str], None]) -> None:
+    forced("sm_75")
+    edges = torch.tensor([0, 30, 30, 95], dtype=torch.int32)
+    q, k, v = (torch.randn(95, n, 64, dtype=torch.float16, requires_grad=True) for n in (2, 1, 1))
+    out = cuir.varlen_attention(q, k, v, edges, edges, causal=True, enable_gqa=True, backend="interpret", verify="off")
+    do = torch.randn_like(out)
+    expected = torch.cat([attend(*(x[a:b].transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1) for a, b in ((0, 30), (30, 95))])
+    gradients = torch.autograd.grad(out, (q, k, v), do), torch.autograd.grad(expected, (q, k, v), do.float())
+    for x, y in zip(*gradients, strict=True):
+        torch.testing.assert_close(x.float(), y.float(), atol=8e-3, rtol=8e-3)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
+def test_sinks_and_other_weights_by_kernels_of_other_cards(arch: str, forced: Callable[[str], None]) -> None:
+    """Each head has its sink; a weight that is no softmax rescales nothing."""
+    forced(arch)
+    q, k, v = (torch.randn(1, n, 40, 64, dtype=torch.float16) for n in (2, 1, 1))
+    edges, sink = torch.tensor([0, 40], dtype=torch.int32), torch.tensor([1.0, -2.0])
+    scores = q.float() @ k.float().mT / 8
+    sums = torch.cat([scores, sink[None, :, None, None].expand(1, 2, 40, 1)], -1)
+    for weighting, weights in (({"sink": sink}, sums.softmax(-1)[..., :-1]), ({"normalize": "sigmoid"}, scores.sigmoid())):
+        expected = weights @ v.float()
+        dense = cuir.flex_attention(q, k, v, enable_gqa=True, backend="interpret", verify="off", **weighting)  # type: ignore[arg-type]
+        rows = (x[0].transpose(0, 1) for x in (q, k, v))
+        packed = cuir.varlen_attention(*rows, edges, edges, enable_gqa=True, backend="interpret", verify="off", **weighting)  # type: ignore[arg-type]
+        for out in (dense, packed.transpose(0, 1)[None]):
+            torch.testing.assert_close(out.float(), expected, atol=1e-2, rtol=4e-3)
 
 
 @pytest.mark.sweep
@@ -252,6 +283,17 @@ def test_settings_of_other_kernels_fit_the_card(capability: tuple[int, int], dim
             assert count_shared_bytes(settings.check_program(settings.choose_untuned(at))) <= card.shared_bytes
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize(("dim", "dim_v"), [(64, 64), (128, 128), (192, 128)])
+def test_settings_of_packed_sequences_fit_turing(dim: int, dim_v: int) -> None:
+    card, spec = CARDS[7, 5], Specification("causal", lambda b, h, q, k: q >= k)
+    target, key = KernelTarget("sm_75", card), make_capture_key(spec.mask_mod, None)
+    for consts in ((), (("CHUNK", 16),)):
+        settings = make_attention(spec, key, Form(torch.float16, dim, dim_v, "varlen", consts, target), "off").settings
+        for at in (Lengths(1, 32, 8, 1, 1), Lengths(1, 32, 8, 4096, 1)):
+            assert count_shared_bytes(settings.check_program(settings.choose_untuned(at))) <= card.shared_bytes
+
+
 def test_calls_without_a_kernel_are_refused_before_they_run(forced: Callable[[str], None]) -> None:
     forced("sm_75")
     q = torch.randn(1, 1, 16, 64, dtype=torch.bfloat16)
@@ -287,7 +329,7 @@ def test_the_report_says_what_runs_and_what_is_unmeasured() -> None:
 
 def test_counterparts_have_the_same_task() -> None:
     assert find_counterpart("flash_fwd_sm90", "sm_75", F16) == "flash_fwd_sm75" and find_counterpart("flash_fwd_sm90", "sm_75", BF16) == ""
-    assert find_counterpart("flash_fwd_varlen_sm90", "sm_75", F16) == "" and find_counterpart("gemm", "sm_80", F16) == ""
+    assert find_counterpart("mla_decode_sm90", "sm_75", F16) == "" and find_counterpart("gemm", "sm_80", F16) == ""
     for task, names in KERNELS["sm_80"].items():
         assert find_counterpart(KERNELS["sm_90a"][task].halves, "sm_80", BF16) == names.halves
 

@@ -36,7 +36,7 @@ EMPTY_KERNELS = {
     ("decode_paged", "combine"),
 }  # neither copies nor products nor barriers: there is nothing to read
 # a role of its own for copies is read without the search for a sequence; of one role that also multiplies the loop behind the search is not reached
-SEARCHING_KERNELS = {("flash_fwd_varlen_sm80", "flash_fwd_varlen")}
+SEARCHING_KERNELS = {("flash_fwd_varlen_sm75", "flash_fwd_varlen"), ("flash_fwd_varlen_sm80", "flash_fwd_varlen")}
 # two roles fill columns of one array, each with barriers of its own: the reader takes these for two arrays
 HALVED_KERNELS = {("mla_decode_sm90", "mla_decode")}
 # two roles read a stage each of one array: likewise
