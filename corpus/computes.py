@@ -38,6 +38,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", small={"BM": 4, "GROUP": 4, "BN": 32, "WG": 2, "CHUNK": 16})},
     "decode_split_sm90": {"flash_decode": Computed("cached_decode", small={"D": 64, "BM": 16, "GROUP": 4, "CHUNK": 16})},
     "mla_decode_sm90": {"mla_decode": Computed("cached_latent_decode", {"D": 192, "DV": 128}, {"BM": 4, "GROUP": 16, "CHUNK": 16})},
+    "mla_decode_sm80": {"mla_decode": Computed("cached_latent_decode", {"D": 192, "DV": 128}, {"BM": 4, "GROUP": 8})},
     "mla_decode_f8_sm90": {
         "mla_decode": Computed("cached_latent_decode_f8", {"D": 192, "DV": 128}, {"D": 448, "BM": 4, "GROUP": 16, "BN": 32, "CHUNK": 16})
     },

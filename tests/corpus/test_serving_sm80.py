@@ -1,4 +1,4 @@
-"""Decoding over a cache, and packed sequences, by the kernels for sm_80, in the interpreter beside float64: lengths, heads, pages, settings, faults."""
+"""Decoding over caches, also of latent vectors, and packed sequences, by the kernels for sm_80, in the interpreter beside float64: lengths, heads, pages, settings, faults."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.strategies.selection import examples
 
 Consts = dict[str, Any]
 DECODE, PACKED = ("decode_cache_sm80", "flash_decode", "cached_decode"), ("flash_fwd_varlen_sm80", "flash_fwd_varlen", "causal_packed")
+LATENT = ("mla_decode_sm80", "mla_decode", "cached_latent_decode")
 # pages of the copies' size and smaller ones; one warp, several, of one or two slabs of queries; another dim of values
 DECODE_SETTINGS: list[Consts] = [
     {"D": 64, "BM": 4, "GROUP": 4, "WG": 2},
@@ -31,6 +32,14 @@ DECODE_SETTINGS: list[Consts] = [
     {"D": 40, "BM": 8, "GROUP": 2, "WG": 1, "CHUNK": 4},
     {"D": 64, "DV": 32, "BM": 4, "GROUP": 8, "ROWS": 32, "WG": 2, "BN": 32, "STAGES": 2, "CHUNK": 8},
     {"D": 128, "BM": 16, "WG": 2, "BN": 64, "STAGES": 2},
+]
+# tiles of one to four slabs of rows, pairs of blocks in one to three buffers, keys that are no whole panels
+LATENT_SETTINGS: list[Consts] = [
+    {"D": 192, "DV": 128, "BM": 4, "GROUP": 4},
+    {"D": 192, "DV": 128, "BM": 1, "GROUP": 64},
+    {"D": 144, "DV": 128, "BM": 16, "GROUP": 2, "STAGES": 1},
+    {"D": 192, "DV": 128, "BM": 2, "GROUP": 16, "STAGES": 3, "CHUNK": 4},
+    {"D": 320, "DV": 256, "BM": 32, "GROUP": 1, "BN": 32, "CHUNK": 8},
 ]
 PACKED_SETTINGS: list[Consts] = [
     {"D": 64, "BM": 64, "BN": 64, "ROWS": 16},
@@ -71,6 +80,14 @@ COMMON = {n: st.integers(*bounds) for n, bounds in DRAWN.items()}
 @given(st.fixed_dictionaries({**COMMON, "M": st.integers(0, 19)}), st.sampled_from([F16, BF16]), st.integers(0, 9))
 def test_decoding_of_any_lengths(setting: Consts, drawn: dict[str, int], dtype: DType, seed: int) -> None:
     check_sizes(DECODE, setting, drawn, dtype, seed)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("setting", LATENT_SETTINGS, ids=str)
+@examples(0.2)
+@given(st.fixed_dictionaries({**COMMON, "M": st.integers(0, 19)}), st.sampled_from([F16, BF16]), st.integers(0, 9))
+def test_decoding_of_latent_vectors_of_any_lengths(setting: Consts, drawn: dict[str, int], dtype: DType, seed: int) -> None:
+    check_sizes(LATENT, setting, drawn, dtype, seed)
 
 
 @pytest.mark.sweep
@@ -133,6 +150,15 @@ FAULTS = [
         "                s = i % STAGES\n                copy_wait(STAGES - 1)",
         "a block has not landed",
     ),
+    (LATENT, "sync()                                       # the first block's weights", "pass_by = 0", "weights have not landed"),
+    (LATENT, "sync()                                           # before the next unit's", "# before the next unit's", "queries in use"),
+    pytest.param(
+        LATENT,
+        "clear(sK[s + c], LENGTHS[b] - start_of(b, first, m, y, i + c), g)",
+        "clear(sK[s + c], BN, g)",
+        "what lies behind the last token",
+        marks=pytest.mark.thorough("its numbers take long"),
+    ),
     pytest.param(
         PACKED,
         "cleared(sV[s], w * C, C, keys(b) - start)",
@@ -159,6 +185,6 @@ def test_faults_are_found(kernel: tuple[str, str, str], old: str, new: str, what
     name, entry, function = kernel
     text = text_of(name)
     assert text.count(old) == 1, what
-    consts = {"T": F16, **(DECODE_SETTINGS[0] if kernel == DECODE else PACKED_SETTINGS[0])}
+    consts = {"T": F16, **{DECODE: DECODE_SETTINGS, LATENT: LATENT_SETTINGS, PACKED: PACKED_SETTINGS}[kernel][0]}
     report = verify(parse(text.replace(old, new), f"{name}.cuir"), specification(function), entry, consts, seeded=0, shrink=False)
     assert not report.ok, what

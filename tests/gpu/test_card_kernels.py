@@ -71,7 +71,21 @@ def test_gradients_of_single_precision_for_ampere(case: Callable[..., None], dim
 
 
 @pytest.mark.gpu("sm_80")
-@pytest.mark.parametrize("kind", ["16 bits", "32 bits", "packed", "packed, 32 bits", "few", "server", "server decoding"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "16 bits",
+        "32 bits",
+        "packed",
+        "packed, 32 bits",
+        "few",
+        "server",
+        "server decoding",
+        "latent",
+        "latent, two tokens",
+        "latent, shared",
+    ],
+)
 @pytest.mark.parametrize("case", [serving_cases.beside_the_interpreter, serving_cases.same_bits])
 def test_serving_for_ampere(case: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sm_80")

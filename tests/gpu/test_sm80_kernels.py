@@ -1,4 +1,4 @@
-"""The expert kernels for sm_80 and sm_75 on a GPU beside float64: gradients, decoding over a cache, packed sequences."""
+"""The expert kernels for sm_80 and sm_75 on a GPU beside float64: gradients, decoding over caches, packed sequences."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ SETTINGS: dict[tuple[str, str], list[Consts]] = {
         {"D": 128, "BM": 4, "GROUP": 4},
         {"D": 64, "BM": 16, "BN": 32, "STAGES": 2},
         {"D": 64, "BM": 4, "GROUP": 8, "ROWS": 32, "WG": 2, "BN": 32, "CHUNK": 4},
+    ],
+    ("mla_decode_sm80", "mla_decode"): [
+        {"D": 576, "DV": 512, "BM": 1, "GROUP": 64},
+        {"D": 576, "DV": 512, "BM": 2, "GROUP": 16, "STAGES": 1},
+        {"D": 192, "DV": 128, "BM": 4, "GROUP": 4, "STAGES": 3, "CHUNK": 4},
     ],
     ("flash_bwd_sm75", "prepare"): [{"D": 64}, {"D": 96}],
     ("flash_bwd_sm75", "flash_bwd"): [{"D": 64, "BM": 32}, {"D": 128, "BM": 32, "BN": 32, "SPLIT": 2}, {"D": 40, "BM": 32}],

@@ -15,7 +15,7 @@ from .latent_settings import LatentSettings, NarrowLatentSettings, SplitCacheSet
 from .selected_settings import SelectedSettings
 from .serving_settings import CacheSettings, DecodeSettings, FixedSettings, VarlenSettings
 from .settings import Settings
-from .warp_settings import WarpCacheSettings, WarpVarlenSettings
+from .warp_settings import WarpCacheSettings, WarpLatentSettings, WarpVarlenSettings
 
 
 def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferResult, traced: Traced, of_user: bool) -> Settings:
@@ -39,7 +39,9 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
         of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings, "latent cache of 8 bits": NarrowLatentSettings}
         if form.kind == "cache" and max(form.head_dim, form.value_dim) > WIDEST:
             of_kind["cache"] = SplitCacheSettings
-        decode = of_kind.get(form.kind, CacheSettings if arch == DEFAULT else WarpCacheSettings)
+        if arch != DEFAULT:
+            of_kind |= {"cache": WarpCacheSettings, "latent cache": WarpLatentSettings}
+        decode = of_kind.get(form.kind, CacheSettings)
         joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
         packed = decoding.can_pack_heads(traced, program, fixed)
         if form.invariant:

@@ -18,10 +18,12 @@ from ...spec.specification import Lengths
 from ...syntax.nodes import ConstType, Program
 from ...syntax.types import F32
 from . import decoding
-from .serving_settings import SHORT, CacheSettings, VarlenSettings
+from .serving_settings import SHORT, CacheSettings, VarlenSettings, make_captured_arguments
 
 if TYPE_CHECKING:
     from ...performance.selection import Choice
+    from ...spec.function_specification import AnySpecification
+    from ..splicing.splice import TransferResult
 
 WIDE = 128  # head dim from which warps share keys, each with its columns of dK and dV
 NARROW = 64  # head dim up to which registers hold more rows
@@ -32,7 +34,13 @@ UNIT_STEPS = 2  # time between two units of decoding, and ...
 JOIN_STEPS = 4  # ... time to join shares, in steps of a CTA (as measured on an H200)
 FULL_SPEED = 2 / 3  # share of the CTAs that read as fast as memory allows
 SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
+LATENT_ROWS = (64, 32, ROWS)  # of a tile over a latent cache
 BLOCK = 16  # keys that a warp copies at a time, of a page or several
+
+
+def count_panel_columns(head_dim: int) -> int:
+    """Return the columns of an array of halves in shared memory: whole panels."""
+    return -(-head_dim // 64) * 64
 
 
 def _has_stages(program: Program) -> bool:
@@ -126,25 +134,27 @@ class WarpCacheSettings(CacheSettings):
         rows = ROWS if needed <= ROWS or not self.is_asynchronous else 2 * ROWS
         tile = decoding.make_tile(at, rows, self.packed)
         ring = self.ring(rows)
-        splits = self._share_out(tile.units, at.N, rows, ring)
+        warps, block, stages = (int(ring.get(n, 1)) for n in ("WG", "BN", "STAGES"))  # type: ignore[arg-type]
+        D, DV = (count_panel_columns(int(self.fixed[n])) for n in ("D", "DV"))  # type: ignore[arg-type]
+        splits = self.share_out(tile.units, at.N, warps * block, 2 * warps * (rows * D + stages * block * (D + DV)))
         shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
         # longest_first.cuir, which finds an order, is for Hopper; any order is right
         slab: dict[str, Const] = {"ROWS": rows} if self.is_asynchronous else {}
         return {"BM": tile.queries, "GROUP": tile.group, **slab, **ring, "ORDERED": False, **shared, **self.fixed}
 
-    def _share_out(self, units: int, keys: int, rows: int, ring: Mapping[str, Const]) -> int:
-        """Return the CTAs that share the keys of a unit of work: those with the least estimated time."""
+    def share_out(self, units: int, keys: int, step: int, shared_bytes: int) -> int:
+        """Return the CTAs that share the keys of a unit of work: those with the least estimated time.
+
+        step: keys of a step of a CTA. shared_bytes: of a CTA.
+        """
         card = self.card or find_relative(TARGETS[pick_kernel(self.program, None).arch].capability)
-        warps, block, stages = (int(ring.get(n, 1)) for n in ("WG", "BN", "STAGES"))  # type: ignore[arg-type]
-        D, DV = (-(-int(self.fixed[n]) // 64) * 64 for n in ("D", "DV"))  # type: ignore[arg-type]
-        each = 2 * warps * (rows * D + stages * block * (D + DV))  # bytes of shared memory
-        at_once = card.multiprocessors * max(1, min(RESIDENT, card.shared_total // each))
+        at_once = card.multiprocessors * max(1, min(RESIDENT, card.shared_total // shared_bytes))
 
         def count_steps(shares: int) -> float:
             """Estimate the time, in steps of a CTA."""
             turns, rest = divmod(units * shares, at_once)
             last = max(rest / at_once, FULL_SPEED) if rest else 0.0
-            return (turns + last) * (keys / (warps * block * shares) + UNIT_STEPS) + (JOIN_STEPS if shares > 1 else 0)
+            return (turns + last) * (keys / (step * shares) + UNIT_STEPS) + (JOIN_STEPS if shares > 1 else 0)
 
         most = max(1, keys // LEAST_KEYS) if self.joins else 1
         return min((s for s in SHARES if s <= most), key=count_steps)
@@ -176,6 +186,34 @@ class WarpCacheSettings(CacheSettings):
         """Return a smaller setting to verify in place of one that runs: two warps in place of more, and one share."""
         whole = {"SPLITS": 1, "G": consts["T"]} if "SPLITS" in consts else {}
         return {**consts, "WG": min(2, int(consts["WG"])), **whole}  # type: ignore[arg-type]
+
+
+class WarpLatentSettings(WarpCacheSettings):
+    """The settings of a decode kernel over a latent cache, whose warps share the rows and the columns of a tile."""
+
+    def choose_untuned(
+        self, at: Lengths, numbers: Mapping[str, int | float] | tuple[tuple[str, int | float], ...] = ()
+    ) -> dict[str, Const]:
+        """Return the setting for lengths: the tallest tile that they fill and the card holds, then the most stages."""
+        needed = at.M * (at.H // max(1, at.HK) if self.packed else 1)
+        tiles = {rows: decoding.make_tile(at, rows, self.packed) for rows in LATENT_ROWS if rows < 2 * needed or rows == ROWS}
+        candidates = [{"BM": t.queries, "GROUP": t.group, "STAGES": stages} for t in tiles.values() for stages in (3, 2, 1)]
+        setting = choose_fitting(self.program, None, self.fixed, candidates, self.card)
+        rows, stages = int(setting["BM"]) * int(setting["GROUP"]), int(setting["STAGES"])  # type: ignore[arg-type]
+        columns = count_panel_columns(int(self.fixed["D"]))  # type: ignore[arg-type]
+        pair = 2 * BLOCK
+        splits = self.share_out(tiles[rows].units, at.N, pair, 2 * columns * (rows + stages * pair))
+        shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
+        return {**setting, "ORDERED": False, **shared, **self.fixed}
+
+    def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+        """Return the setting to verify: with one share, as no other launch joins shares there."""
+        return {**consts, "SPLITS": 1, "G": consts["T"]}
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        from ..verification.serving_specifications import make_cached_specification
+
+        return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), latent=True)
 
 
 class WarpVarlenSettings(VarlenSettings):
@@ -213,4 +251,4 @@ class WarpVarlenSettings(VarlenSettings):
         return Choice(self.choose_untuned(at), "start", "an estimate, by the longest sequence: the device alone knows the others")
 
 
-__all__ = ["WarpCacheSettings", "WarpVarlenSettings", "choose_fitting", "list_by_keys", "list_by_queries"]
+__all__ = ["WarpCacheSettings", "WarpLatentSettings", "WarpVarlenSettings", "choose_fitting", "list_by_keys", "list_by_queries"]

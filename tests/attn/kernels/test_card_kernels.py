@@ -255,6 +255,56 @@ def test_caches_by_kernels_of_other_cards(arch: str, page: int, tokens: int, M: 
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize(("page", "M", "heads", "dim", "latent"), [(16, 1, 20, 576, 512), (4, 3, 5, 192, 128), (0, 2, 16, 320, 256)])
+def test_latent_caches_by_kernels_of_ampere(page: int, M: int, heads: int, dim: int, latent: int, forced: Callable[[str], None]) -> None:
+    """Heads that fill a tile or not, pages that copies take or not; what lies behind the last token is NaN."""
+    forced("sm_80")
+    lengths, room = [130, 0, 61], 144
+    q = torch.randn(3, M, heads, dim, dtype=torch.float16)
+    pages = room // page if page else 1
+    table = torch.randperm(3 * pages).view(3, pages).int() if page else torch.arange(3, dtype=torch.int32)[:, None]
+    cache = torch.full((3 * pages, page or room, 1, dim), torch.nan, dtype=torch.float16)
+    tokens = [torch.randn(n, dim, dtype=torch.float16) for n in lengths]
+    for b, x in enumerate(tokens):
+        for t, row in enumerate(x):
+            cache[table[b, t // cache.shape[1]], t % cache.shape[1], 0] = row
+    sink = torch.randn(heads)
+    out = cuir.attention_with_kv_cache(
+        q,
+        cache,
+        None,
+        cache_seqlens=torch.tensor(lengths, dtype=torch.int32),
+        page_table=table if page else None,
+        causal=True,
+        latent=latent,
+        sink=sink,
+        backend="interpret",
+        verify="off",
+    )
+    for b, x in enumerate(tokens):
+        scores = q[b].transpose(0, 1).float() @ x.float().mT * dim**-0.5
+        later = torch.arange(len(x))[None] > torch.arange(M)[:, None] + len(x) - M
+        sums = torch.cat([scores.masked_fill(later, -torch.inf), sink[:, None, None].expand(heads, M, 1)], -1)
+        expected = sums.softmax(-1)[..., :-1] @ x[:, :latent].float()
+        torch.testing.assert_close(out[b].transpose(0, 1).float(), expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (12, 0)])
+def test_settings_over_latent_caches_fit_the_card(capability: tuple[int, int]) -> None:
+    """A tile is the tallest that the queries fill and the card holds."""
+    card, spec = CARDS[capability], Specification("causal", lambda b, h, q, k: q >= k)
+    form = Form(torch.float16, 576, 512, "latent cache", (("CHUNK", 16),), KernelTarget("sm_80", card))
+    settings = make_attention(spec, make_capture_key(spec.mask_mod, None), form, "off").settings
+    rows = {}
+    for at in (Lengths(1, 16, 1, 1, 32768), Lengths(64, 128, 1, 1, 4096), Lengths(2, 3, 1, 2, 100)):
+        consts = settings.choose_untuned(at)
+        assert count_shared_bytes(settings.check_program(consts)) <= card.shared_bytes
+        rows[at.H] = int(consts["BM"]) * int(consts["GROUP"])  # type: ignore[call-overload]
+    assert rows == {16: 16, 128: 64 if card.shared_bytes > 150 * 1024 else 32, 3: 16}
+
+
+@pytest.mark.sweep
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("dim", [64, 128, 256])
 def test_settings_of_single_precision_fit_the_card(dim: int, parts: int) -> None:

@@ -11,7 +11,7 @@ from cuir.attn.kernels.card_kernels import DEFAULT, KernelTarget, Kind
 from cuir.attn.kernels.experts import Form
 from cuir.attn.kernels.serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from cuir.attn.kernels.settings import Settings
-from cuir.attn.kernels.warp_settings import WarpCacheSettings, WarpVarlenSettings
+from cuir.attn.kernels.warp_settings import WarpCacheSettings, WarpLatentSettings, WarpVarlenSettings
 from cuir.spec.specification import Lengths, Specification
 
 
@@ -24,12 +24,13 @@ from cuir.spec.specification import Lengths, Specification
         (DEFAULT, "varlen", VarlenSettings),
         ("sm_80", "forward", Settings),
         ("sm_80", "cache", WarpCacheSettings),
+        ("sm_80", "latent cache", WarpLatentSettings),
         ("sm_80", "varlen", WarpVarlenSettings),
     ],
 )
 def test_the_class_of_settings(arch: str, kind: Kind, expected: type[Settings]) -> None:
-    consts = (("CHUNK", 16),) if kind == "cache" else ()
-    form = Form(torch.float16, 64, 64, kind, consts, KernelTarget(arch))
+    consts = (("CHUNK", 16),) if "cache" in kind else ()
+    form = Form(torch.float16, *((192, 128) if kind == "latent cache" else (64, 64)), kind, consts, KernelTarget(arch))
     settings = make_attention(Specification("full"), make_capture_key(None, None), form, "off").settings
     assert type(settings) is expected and settings.fits(settings.start)
 
