@@ -14,9 +14,10 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -25,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from cuir.caching.disk import RESULTS
 from cuir.runtime import result_cache
 from tests.strategies.memory import hold_freed_memory, read_resident
-from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, get_left_out_reason, is_named, is_thinned, measure_cpu
+from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, is_named, is_thinned, measure_cpu
 
 hold_freed_memory()
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # garbage is collected behind a test
@@ -53,10 +54,19 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def own_results(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of cached results for each test: what one makes of a changed module is nothing to another, or to a user."""
-    folder = str(tmp_path_factory.getbasetemp() / "results" / str(next(_NUMBERS)))
-    monkeypatch.setattr(result_cache, "RESULTS", replace(RESULTS, folder=folder))
+def results_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The folder of cached results: one for all tests, and one for each test that changes modules by `monkeypatch`.
+
+    What a changed module makes is nothing to another test, and no test's results are a user's.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "monkeypatch" in request.fixturenames:
+        folder /= f"results/{next(_NUMBERS)}"
+    else:
+        folder = (folder.parent if hasattr(request.config, "workerinput") else folder) / "shared_results"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(result_cache, "RESULTS", replace(RESULTS, folder=str(folder)))
+        yield
 
 
 @functools.cache
@@ -105,9 +115,14 @@ def _collect_garbage() -> None:
         gc.freeze()
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """pytest collects garbage five times when it ends, for warnings that nobody awaits: through millions of objects that end with the process."""
     gc.freeze()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(_LEFT_OUT, {}))
+
+
+_LEFT_OUT = pytest.StashKey[Counter[str]]()  # how many tests a plain run leaves out, by reason
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -129,15 +144,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("nvcc") and not _has_nvcc():
             item.add_marker(pytest.mark.skip(reason="no nvcc on the PATH"))
     expected = config.getoption("--thorough")
-    left_out = find_left_out(items, config.getoption("--sweep-seed")) if expected != "all" else {}
-    if expected == "rest":
-        rest = [item for item in items if item.nodeid not in left_out and not is_thinned(item)]
-        items[:] = [item for item in items if item.nodeid in left_out or is_thinned(item)]
-        config.hook.pytest_deselected(items=rest)
+    if expected == "all":
         return
-    for item in items:
-        if item.nodeid in left_out and not is_named(item, config.args):
-            item.add_marker(pytest.mark.skip(reason=left_out[item.nodeid]))
+    left_out = find_left_out(items, config.getoption("--sweep-seed"))
+    if expected == "rest":
+        omitted = [item for item in items if item.nodeid not in left_out and not is_thinned(item)]
+    else:  # deselected, not skipped: a report of each would take a millisecond and a half
+        omitted = [item for item in items if item.nodeid in left_out and not is_named(item, config.args)]
+        config.stash[_LEFT_OUT] = Counter(left_out[item.nodeid] for item in omitted)
+    names = {item.nodeid for item in omitted}
+    items[:] = [item for item in items if item.nodeid not in names]
+    config.hook.pytest_deselected(items=omitted)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the reasons from a worker of xdist, each of which has left out the same tests."""
+    node.config.stash[_LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 # ---- less to verify
@@ -226,15 +249,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
-    """Give what a plain run leaves out a status of its own: one line for each reason, not for each test function."""
-    return ("left out", "", "LEFT OUT") if get_left_out_reason(report) else None
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Count what is left out, by reason; name the tests over the budget, the longest first."""
-    reasons = Counter(get_left_out_reason(report) for report in terminalreporter.stats.get("left out", ()))
-    for reason, count in reasons.most_common():
+    for reason, count in terminalreporter.config.stash.get(_LEFT_OUT, Counter()).most_common():
         terminalreporter.write_line(f"{count} left out: {reason}")
     seconds = {
         report.nodeid: spent

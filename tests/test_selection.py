@@ -55,7 +55,7 @@ def run_pytest(folder: Path, *args: str) -> tuple[int, str]:
 
 def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path)
-    assert code == 1 and f"1 failed, 3 passed, {SHARE} left out" in text
+    assert code == 1 and f"1 failed, 3 passed, {SHARE} deselected" in text
     assert (
         "thorough: it is long; `make thorough` runs it" in text
         and f"{SHARE - 1} left out: a sweep: a case in {SHARE} runs (--sweep-seed=0)" in text

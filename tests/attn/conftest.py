@@ -24,16 +24,19 @@ def collect() -> Iterator[Callable[[], int]]:
 
 
 @pytest.fixture(autouse=True)
-def eager_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
+def eager_reference() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # the fixture `monkeypatch` would give each test its own results
+        patch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
+        yield
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+def launches() -> Iterator[Launches]:
     result = Launches()
-    monkeypatch.setattr("cuir.runtime.compiled.compile", result.compile)
-    monkeypatch.setattr(attention_kernel, "need_gpu", lambda device, arch: None)
-    monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
-    for name in ("_ATTENTIONS", "_TRACED", "_WARM"):
-        monkeypatch.setattr(prepared_calls, name, OrderedDict())
-    yield result
+    with pytest.MonkeyPatch.context() as patch:  # of nothing that cached results depend on
+        patch.setattr("cuir.runtime.compiled.compile", result.compile)
+        patch.setattr(attention_kernel, "need_gpu", lambda device, arch: None)
+        patch.setattr(attention_kernel, "_SETTINGS", {})
+        for name in ("_ATTENTIONS", "_TRACED", "_WARM"):
+            patch.setattr(prepared_calls, name, OrderedDict())
+        yield result

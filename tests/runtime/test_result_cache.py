@@ -17,6 +17,7 @@ from cuir.runtime import result_cache
 from cuir.runtime.result_cache import dump, make_entry_path, remember, restore
 from cuir.text.source import Source, Span
 
+pytestmark = pytest.mark.usefixtures("monkeypatch")  # with which each test has a folder of its own
 SPAN = Span(Source("a.cuir", "text"), 1, 2, 3, 4)
 
 

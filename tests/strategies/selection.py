@@ -45,13 +45,6 @@ def find_left_out(items: list[pytest.Item], seed: int) -> dict[str, str]:
     return reasons
 
 
-def get_left_out_reason(report: object) -> str:
-    """The reason why a plain run has left a test out; "" for another report."""
-    position = getattr(report, "longrepr", None)
-    reason = position[2].removeprefix("Skipped: ") if getattr(report, "skipped", False) and isinstance(position, tuple) else ""
-    return reason if ELSEWHERE in reason else ""
-
-
 def is_thinned(item: pytest.Item) -> bool:
     """Return True if a plain run verifies less in this test than `make thorough` does."""
     return not THINNING.isdisjoint(getattr(item, "fixturenames", ()))
