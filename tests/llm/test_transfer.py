@@ -351,8 +351,9 @@ def test_what_is_known_of_captured_values_is_told() -> None:
 
     starts = torch.arange(40)
     fixed = Specification("starts", lambda b, h, q, k: k >= starts[q])
-    assert "Of these starts keep their size" in describe(fixed) and "keep their size" not in describe("share_question")
+    combo, share_question, causal = map(describe, ("combo", "share_question", "causal"))
+    assert "Of these starts keep their size" in describe(fixed) and "keep their size" not in share_question
 
-    assert "tried as 1, 6 and 45" in describe("combo") and "Tensors hold" not in describe("combo")
-    assert "Tensors hold" in describe("share_question") and "tried as" not in describe("share_question")
-    assert "takes no other tensors" in describe("causal") and "judged with T = f16, D = 64, and" in describe("causal")
+    assert "tried as 1, 6 and 45" in combo and "Tensors hold" not in combo
+    assert "Tensors hold" in share_question and "tried as" not in share_question
+    assert "takes no other tensors" in causal and "judged with T = f16, D = 64, and" in causal

@@ -96,7 +96,17 @@ def trial_of(name: str, specification: str, old: str, new: str) -> Trial:
     return Trial(parse(text), parse(text.replace(old, new)), corpus.specification(specification)(), kernel, {"T": F16, "D": 64}, "quick")
 
 
-@pytest.mark.parametrize("name", ROWS_OF)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decode_cache_sm75",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough("the same argument in another kernel"))
+            for name in ROWS_OF
+            if name != "decode_cache_sm75"
+        ),
+    ],
+)
 @pytest.mark.parametrize(
     ("old", "new", "holds"),
     [

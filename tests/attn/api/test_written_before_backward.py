@@ -127,8 +127,9 @@ def test_what_pytorch_does_not_count_is_not_counted() -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, torch.autograd.grad(o.float().square().sum(), x), strict=True))
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("call", [attend_packed, attend_nested])
+@pytest.mark.parametrize(
+    "call", [attend_packed, pytest.param(attend_nested, marks=pytest.mark.thorough("nested tensors are packed ones behind their offsets"))]
+)
 def test_offsets_and_blocks_may_be_written_to_as_a_call_keeps_what_it_made_of_them(call: Call) -> None:
     x = inputs()
     first = torch.autograd.grad(call(*x).float().square().sum(), x)

@@ -112,12 +112,10 @@ def test_keys_are_shared_out_where_few_units_have_many(at: Lengths, shared: bool
         assert consts["G"] == cuir.f32 and at.B * at.HK * cluster * splits <= decoding.PROCESSORS
 
 
-@pytest.mark.usefixtures("few_problems")
-@pytest.mark.sweep
-@pytest.mark.parametrize(("splits", "DV"), [(2, 40), (8, 64)])
-def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
+def specify_join(splits: int) -> FunctionSpecification:
+    """O and LSE of all keys, from those of shares without a key, of queries without one in any, and of shares far above or below the others."""
+
     def join(po: torch.Tensor, pl: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """O and LSE of all keys."""
         o, sums = po.unflatten(0, (-1, splits)), pl.unflatten(0, (-1, splits))
         lse = sums.logsumexp(1)
         return ((sums - lse.masked_fill(lse == -torch.inf, 0.0)[:, None]).exp()[..., None] * o).sum(1), lse
@@ -126,22 +124,36 @@ def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
         return {"B": 1 + drawn["B"] % 3, "BS": (1 + drawn["B"] % 3) * splits, "H": 1 + drawn["H"] % 20, "M": 1 + drawn["M"] % 3}
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator, pl: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Shares without a key, queries without one in any, and shares that are far above or below the others."""
         far = 120.0 * torch.randint(-1, 2, pl.shape, generator=generator) * (torch.rand(pl.shape[1:], generator=generator) < 0.5)
         empty = (torch.rand(pl.shape, generator=generator) < 0.2) | (torch.rand(pl.shape[1:], generator=generator) < 0.1)
         return {"PL": (pl + far).masked_fill(empty, -torch.inf)}
 
-    spec = FunctionSpecification("joined", join, inputs, sizes)
+    return FunctionSpecification("joined", join, inputs, sizes)
+
+
+@pytest.mark.usefixtures("few_problems")
+@pytest.mark.sweep
+@pytest.mark.parametrize(("splits", "DV"), [(2, 40), (8, 64)])
+def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
     consts = {"T": cuir.f16, "DV": DV, "SPLITS": splits}
-    report = cuir.verify(parse(TEXT, "joined_shares.cuir"), spec, consts=consts, seeded=0)
+    report = cuir.verify(parse(TEXT, "joined_shares.cuir"), specify_join(splits), consts=consts, seeded=0)
     assert report.ok, report.summary()
-    for right, wrong in (
+
+
+@pytest.mark.usefixtures("few_problems")
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
         ("- top) * LOG2E)\n            empty", "- top))\n            empty"),
         ("range(1, W)", "range(2, W)"),
         ("range(EACH)", "range(EACH - 1)"),
-    ):
-        assert right in TEXT
-        assert not cuir.verify(parse(TEXT.replace(right, wrong)), spec, consts=consts, seeded=0, shrink=False).ok
+    ],
+)
+def test_a_wrong_join_is_found(right: str, wrong: str) -> None:
+    assert right in TEXT
+    consts = {"T": cuir.f16, "DV": 64, "SPLITS": 8}
+    assert not cuir.verify(parse(TEXT.replace(right, wrong)), specify_join(8), consts=consts, seeded=0, shrink=False).ok
 
 
 @pytest.mark.parametrize("splits", [2, 8])

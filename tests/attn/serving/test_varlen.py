@@ -319,6 +319,7 @@ def test_gradients_of_what_a_mod_captures() -> None:
     assert (actual.double() - expected).norm() <= 2e-2 * expected.norm()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("call", ["packed", "nested", "compiled"])
 def test_a_read_outside_names_the_indices_of_its_sequence(call: str) -> None:
     packed, table = Packed([7, 0, 13], [7, 0, 13], (2, 2)), torch.zeros(3, 10, requires_grad=True)

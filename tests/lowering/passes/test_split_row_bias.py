@@ -208,6 +208,7 @@ def test_what_is_printed_computes_a_softmax(
 
 # ---- whole kernels
 @pytest.mark.nvcc
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("slope", "consts"),
     [

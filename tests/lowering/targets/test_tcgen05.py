@@ -115,6 +115,7 @@ def test_columns_are_allocated_and_freed_by_one_warp() -> None:
 
 
 @pytest.mark.nvcc
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_nvcc_compiles_the_kernel(dtype: str) -> None:
     resources = compile_cuda(lower(check_changed(("f16", dtype)))).resources

@@ -201,6 +201,7 @@ def test_8_bit_operands_that_no_instruction_takes_are_refused(change: tuple[str,
 
 
 @pytest.mark.nvcc
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "dtype", "consts"),
     [
