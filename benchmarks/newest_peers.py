@@ -7,7 +7,8 @@ A call of ours gets the setting that a user's call gets. Contenders take turns, 
 float64. Bursts: medians of CUDA events with a flushed L2 cache. Sustained: wall time of calls in flight one after
 another, with a warm L2 cache. FlashAttention-3's backward pass has no bursts, since JAX launches it. Calls of decoding
 are CUDA graphs; cuDNN has contiguous keys there, ours also pages. Over latent vectors (MLA), FlashMLA and ours have
-pages of 64, FlashAttention-3 has contiguous ones. A peer that is not installed has the reason in its row.
+pages of 64, FlashAttention-3 has contiguous ones; selected vectors are contiguous, and FlashMLA's call is
+flash_mla_sparse_fwd. A peer that is not installed has the reason in its row.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from cuir.performance.timing.timing_protocol import Call, capture_graph, median_
 from cuir.spec.specification import Mod, Specification
 from cuir.text.markdown import table
 
-GROUPS = ("backward", "packed", "dims", "decode", "documents", "latent")
+GROUPS = ("backward", "packed", "dims", "decode", "documents", "latent", "selected")
 DTYPE, TOKENS, MILLISECONDS = "bf16", 16384, 100.0
 PACKAGES = (
     "flash-attn-4",
@@ -121,6 +122,16 @@ def list_rows() -> Iterator[Row]:
     ):
         for variant in ("causal", LATENT_8_BITS):
             yield Row("latent", "latent", variant, Shape(B, H, 1, M, N, 576), tuple(LATENT_PEERS))
+    for H, M, N, count in (
+        (128, 4096, 8192, 2048),
+        (128, 4096, 65536, 2048),
+        (128, 4096, 32768, 512),
+        (64, 4096, 8192, 2048),
+        (128, 128, 8192, 2048),
+        (16, 128, 8192, 2048),
+        (128, 1, 8192, 2048),
+    ):
+        yield Row("selected", "selected", f"{count}_tokens", Shape(1, H, 1, M, N, 576), ("flash_mla",))
 
 
 def _causal(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
@@ -276,6 +287,45 @@ def make_latent(row: Row, peers: Sequence[str], device: str) -> Problem:
     return Problem(calls, judge, unit, work, capture_graph if device == "cuda" else lambda call: call)
 
 
+def make_selected(row: Row, peers: Sequence[str], device: str) -> Problem:
+    """Return a problem of queries that attend to selected latent vectors, as many as the variant says, drawn at random."""
+    _, H, _, M, N, D = row.shape.as_tuple()
+    count, scale = int(row.variant.partition("_")[0]), D**-0.5
+    g = torch.Generator(device).manual_seed(0)
+    q = torch.randn(1, M, H, D, generator=g, device=device).bfloat16()
+    vectors = torch.randn(1, N, 1, D, generator=g, device=device).bfloat16()
+    tokens = torch.stack([torch.rand(N, generator=g, device=device).topk(count).indices.int() for _ in range(M)])
+
+    def call_ours() -> torch.Tensor:
+        o: torch.Tensor = cuir.attention_with_kv_cache(
+            q,
+            vectors,
+            None,
+            cache_seqlens=N,
+            latent=LATENT,
+            selected_tokens=tokens[None],
+            backend="auto" if device == "cuda" else "interpret",
+            verify="off",  # judged by this benchmark
+        )
+        return o[0]
+
+    def call_flash_mla() -> Call:
+        import flash_mla
+
+        return lambda: flash_mla.flash_mla_sparse_fwd(q[0], vectors[0], tokens[:, None], scale, LATENT)[0]
+
+    checked = sorted({0, M // 2, M - 1})
+    chosen = [vectors[0, tokens[m].long(), 0].double() for m in checked]
+    expected = torch.stack([torch.softmax(q[0, m].double() @ k.T * scale, -1) @ k[:, :LATENT] for m, k in zip(checked, chosen)])
+
+    def judge(outputs: Any) -> tuple[float, str]:
+        error = float((outputs[checked].double() - expected).norm() / expected.norm())
+        return error, "" if error < 1e-2 else f"error {error:.1e}"
+
+    calls = {OURS: call_ours, **{peer: _defer(call_flash_mla) for peer in peers}}
+    return Problem(calls, judge, "tflops", 2e-9 * M * H * count * (D + LATENT), capture_graph if device == "cuda" else lambda call: call)
+
+
 MAKERS: Mapping[str, Callable[[Row, Sequence[str], str], Problem]] = {
     "forward": make_dense,
     "backward": make_dense,
@@ -283,12 +333,13 @@ MAKERS: Mapping[str, Callable[[Row, Sequence[str], str], Problem]] = {
     "packed backward": make_packed,
     "decode": make_decode,
     "latent": make_latent,
+    "selected": make_selected,
 }
 
 
 def explain_absence(row: Row, peer: str) -> str:
     """Return why a peer cannot run, empty if it can."""
-    if row.group == "latent":
+    if row.group in ("latent", "selected"):
         return "" if find_spec(LATENT_PEERS[peer]) else f"{LATENT_PEERS[peer]} is not installed: pip install tokenspeed-flashmla fa3-fwd"
     if peer == "fa3" and row.mode == "backward":
         return "" if find_spec(jax_kernels.MODULE) else f"FlashAttention-3 is not installed: pip install {jax_kernels.PACKAGE}"

@@ -28,6 +28,7 @@ SMALL = [
     Row("documents", "forward", "captured_documents", Shape(1, 1, 1, 64, 64, 64), ()),
     Row("decode", "decode", "pages_16", Shape(1, 8, 1, 1, 64, 64), ()),
     Row("latent", "latent", "causal", Shape(2, 8, 1, 1, 128, 576), ("flash_mla", "fa3")),
+    Row("selected", "selected", "40_tokens", Shape(1, 16, 1, 3, 128, 576), ("flash_mla",)),
     Row("latent", "latent", "causal_8_bits", Shape(2, 8, 1, 1, 128, 576), ("flash_mla", "fa3")),
 ]
 

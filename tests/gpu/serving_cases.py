@@ -70,9 +70,12 @@ class Cache:
 
 
 class Latent:
-    """Three sequences over latent vectors in pages, of 16 heads with a token each, or of 8 with two; shared: one long sequence, whose keys are shared out."""
+    """Three sequences over latent vectors in pages, of 16 heads with a token each, or of 8 with two.
 
-    def __init__(self, device: str = DEVICE, M: int = 1, shared: bool = False, scales: str = ""):
+    shared: one long sequence, whose keys are shared out. selected: entries of each query's list of tokens, if it has one.
+    """
+
+    def __init__(self, device: str = DEVICE, M: int = 1, shared: bool = False, scales: str = "", selected: int = 0):
         g = torch.Generator().manual_seed(4)
         self.backend = "auto" if device == "cuda" else "interpret"
         lengths, page = ([3000], 64) if shared else ([150, 0, 37], PAGE)
@@ -82,6 +85,10 @@ class Latent:
         self.lengths = torch.tensor(lengths, dtype=torch.int32, device=device)
         self.q = torch.randn(rows[0], M, 16 // M, 576, generator=g).half().to(device)
         self.new = torch.randn(rows[0], M, 1, 576, generator=g).half().to(device)
+        self.tokens = None
+        if selected:
+            shape = rows[0], M, selected
+            self.tokens = torch.randint(-2, max(lengths) + M + 2, shape, generator=g).to(device, torch.int32)
         self.scale = None
         if scales:  # of a cache of 8 bits, a head or a token
             shape = (1,) if scales == "head" else (len(self.pages), 1, page)
@@ -98,6 +105,7 @@ class Latent:
             page_table=self.table,
             causal=True,
             latent=512,
+            selected_tokens=self.tokens,
             k_scale=self.scale,
             return_lse=True,
             backend=self.backend,
@@ -241,6 +249,9 @@ def _make(kind: str, device: str = DEVICE) -> Any:
         "latent": Latent,
         "latent, two tokens": partial(Latent, M=2),
         "latent, shared": partial(Latent, shared=True),
+        "selected tokens": partial(Latent, selected=100),
+        "selected tokens, two queries": partial(Latent, M=2, selected=33),
+        "selected tokens, shared": partial(Latent, shared=True, selected=2048),
         "latent, 8 bits": partial(Latent, scales="head"),
         "latent, 8 bits, two tokens": partial(Latent, M=2, scales="token"),
         "latent, 8 bits, shared": partial(Latent, shared=True, scales="token"),

@@ -13,7 +13,12 @@ from cuir.syntax.parser import parse
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob("corpus/programs/*.cuir"), *ROOT.glob("corpus/kernels/*.cuir")])
-EXTRA = {"decode": {"G": 8}, "mla_decode": {"D": 192, "DV": 128}, "global_sliding_window": {"L": 64, "R": 64, "g": 16}}
+EXTRA = {
+    "decode": {"G": 8},
+    "mla_decode": {"D": 192, "DV": 128},
+    "mla_selected": {"D": 192, "DV": 128},
+    "global_sliding_window": {"L": 64, "R": 64, "g": 16},
+}
 
 
 NAMES = [

@@ -25,6 +25,7 @@ CACHED: dict[str, Const] = {"T": F16, "D": 64, "BM": 32, "GROUP": 2, "WG": 1, "C
 SHARED: dict[str, Const] = {**CACHED, "BM": 4, "GROUP": 16, "SPLITS": 4, "G": F32}
 LATENT: dict[str, Const] = {"T": F16, "D": 128, "DV": 128, "BM": 4, "GROUP": 16, "SHARE": 2}
 EIGHT: dict[str, Const] = {"T": BF16, "D": 32, "BM": 2, "GROUP": 8, "WG": 2, "BN": 64, "CLUSTER": 1, "SHARE": 2}
+LISTED: dict[str, Const] = {"T": F16, "D": 128, "DV": 128, "SHARE": 2}
 JOINED: dict[str, Const] = {"SPLITS": 4, "G": F32}
 JOIN = partial(join_shares, interpreted=True)
 PARTED: dict[str, Const] = {"T": F16, "D": 64, "WG": 2, "CLUSTER": 2}
@@ -85,11 +86,26 @@ def test_what_joins_a_chain_follows_it() -> None:
         ("decode_cache_sm90", SHARED),
         ("mla_decode_sm90", LATENT),
         ("mla_decode_sm90", LATENT | JOINED),
+        ("mla_selected_sm90", LISTED),
+        ("mla_selected_sm90", LISTED | JOINED),
         ("decode_cache_f8_sm90", EIGHT),
         ("mla_decode_f8_sm90", LATENT | {"SHARE": 4, "CHUNK": 32, "TOKENS": 1}),
         pytest.param("decode_cache_f8_sm90", EIGHT | JOINED | {"TOKENS": 1}, marks=pytest.mark.thorough),
     ],
-    ids=["dense", "packed", "packed, pages", "shares", "joined", "latent", "latent, joined", "8 bits", "latent, 8 bits", "8 bits, joined"],
+    ids=[
+        "dense",
+        "packed",
+        "packed, pages",
+        "shares",
+        "joined",
+        "latent",
+        "latent, joined",
+        "selected tokens",
+        "selected tokens, joined",
+        "8 bits",
+        "latent, 8 bits",
+        "8 bits, joined",
+    ],
 )
 def test_the_order_of_kernels_of_the_corpus_is_of_the_sequence(name: str, consts: dict[str, Const]) -> None:
     stage = ask_order(read_kernel(name, consts), join=JOIN)

@@ -29,7 +29,17 @@ CALLS: tuple[Task, ...] = (
     "varlen",
 )  # of which a user hears
 NEWER = "its own instructions are not used, so this is not what the GPU could do"
-Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "latent cache", "latent cache of 8 bits", "varlen", "selected"]
+Kind = Literal[
+    "forward",
+    "decode",
+    "cache",
+    "cache of 8 bits",
+    "latent cache",
+    "latent cache of 8 bits",
+    "latent cache, selected tokens",
+    "varlen",
+    "selected",
+]
 Task = (
     Kind
     | Literal["split forward", "split cache", "split cache of 8 bits", "split varlen"]
@@ -71,6 +81,10 @@ _WORDS: Mapping[Task, tuple[str, str]] = {
     "cache of 8 bits": ("attention over a KV cache of 8-bit numbers", "a cache in the dtype of the queries"),
     "latent cache": ("attention over a latent cache", "keys and values of each head"),
     "latent cache of 8 bits": ("attention over a latent cache of 8-bit numbers", "a cache in the dtype of the queries"),
+    "latent cache, selected tokens": (
+        "attention to selected tokens of a latent cache",
+        "keys and values of each head, with a mask of the selected tokens",
+    ),
     "varlen": ("attention of packed sequences", "flex_attention of one sequence, with a mask that compares documents"),
     "selected": ("attention over selected blocks", "flex_attention with a BlockMask of these blocks"),
     "selected keys": ("gradients over selected blocks", "flex_attention with a BlockMask of these blocks"),

@@ -11,7 +11,7 @@ from ..tracing.traced_result import Traced
 from . import decoding
 from .card_kernels import DEFAULT, WIDEST
 from .experts import Form, list_starts, starts_of
-from .latent_settings import LatentSettings, NarrowLatentSettings, SplitCacheSettings
+from .latent_settings import LatentSettings, NarrowLatentSettings, SelectedTokensSettings, SplitCacheSettings
 from .selected_settings import SelectedSettings
 from .serving_settings import CacheSettings, DecodeSettings, FixedSettings, VarlenSettings
 from .settings import Settings
@@ -36,7 +36,12 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
     if form.kind == "selected":
         return SelectedSettings(program, fixed, (), card=card)
     if form.kind != "forward":
-        of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings, "latent cache of 8 bits": NarrowLatentSettings}
+        of_kind = {
+            "decode": DecodeSettings,
+            "latent cache": LatentSettings,
+            "latent cache of 8 bits": NarrowLatentSettings,
+            "latent cache, selected tokens": SelectedTokensSettings,
+        }
         if form.kind == "cache" and max(form.head_dim, form.value_dim) > WIDEST:
             of_kind["cache"] = SplitCacheSettings
         if arch != DEFAULT:

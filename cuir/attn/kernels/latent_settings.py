@@ -95,4 +95,29 @@ class NarrowLatentSettings(SplitCacheSettings):
         return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), scaled=True, latent=True)
 
 
-__all__ = ["FIXED_SHARE", "NARROW_BLOCK", "LatentSettings", "NarrowLatentSettings", "SplitCacheSettings"]
+class SelectedTokensSettings(SplitCacheSettings):
+    """The settings of the kernel of selected tokens of a latent cache.
+
+    A tile has the heads of one query. In `Lengths`, N is the number of entries of a list.
+    """
+
+    def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
+        """Return the setting for lengths: as many shares of the lists as shorten the last wave of CTAs."""
+        units = at.B * at.M * at.HK * -(-at.H // max(1, at.HK) // decoding.ROWS)
+        blocks, share = -(-at.N // self.block), int(self.fixed.get("SHARE", 0))  # type: ignore[arg-type]
+        splits = 1
+        if share and self.joins:
+            splits = max(1, -(-blocks // share))
+        elif not share:
+            splits = self._choose_splits(units, blocks)
+        alone: dict[str, Const] = {"DYNAMIC": False} if units * splits <= decoding.count_processors() else {}
+        shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
+        return {**alone, **shared, **self.fixed}
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        from ..verification.serving_specifications import make_selected_tokens_specification
+
+        return make_selected_tokens_specification(transferred.spec, make_captured_arguments(self.program, transferred))
+
+
+__all__ = ["FIXED_SHARE", "NARROW_BLOCK", "LatentSettings", "NarrowLatentSettings", "SelectedTokensSettings", "SplitCacheSettings"]

@@ -13,6 +13,7 @@ from ...syntax.templates import Holes
 
 ROWS = 64  # queries times heads of a step
 LEAST_STEPS = 16  # of a CTA's share
+NOTE_ON_TOKENS = "which tokens a query attends to is the caller's: keep() decides of each of them"
 NOTE = "which blocks a query attends to is the caller's: keep() decides of each pair in them"
 
 
@@ -165,4 +166,14 @@ def kv_block(b, h, m, i):                # which block of BLOCK keys is the i-th
 """)
 
 
-__all__ = ["NOTE", "InvertedBlocks", "SelectedBlocks", "Slots", "build_functions", "invert_blocks", "select_pairs", "sort_blocks"]
+__all__ = [
+    "NOTE",
+    "NOTE_ON_TOKENS",
+    "InvertedBlocks",
+    "SelectedBlocks",
+    "Slots",
+    "build_functions",
+    "invert_blocks",
+    "select_pairs",
+    "sort_blocks",
+]

@@ -33,10 +33,11 @@ from ..kernels.card_kernels import DEFAULT, check_invariant, choose_target
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from ..kernels.experts import Form, Kind
 from ..kernels.latent_settings import NARROW_BLOCK
+from ..tracing.splice_names import SELECTED_TOKENS
 from .cache_writes import append
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .fp8_cache import check_scales, for_kernel
-from .latent_cache import check_latent
+from .latent_cache import check_latent, check_selected_tokens, make_lists
 from .longest_first import as_they_stand, longest_first
 from .packed_cache import attention_of_equal, attention_of_packed
 from .per_sequence import SequenceLaunch, launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
@@ -71,6 +72,7 @@ def attention_with_kv_cache(
     normalize: Normalize = "softmax",
     sink: torch.Tensor | float | None = None,
     latent: int | None = None,
+    selected_tokens: torch.Tensor | None = None,
     batch_invariant: bool = False,
     backend: str = "auto",
     verify: Level = "quick",
@@ -103,6 +105,9 @@ def attention_with_kv_cache(
         latent: for multi-head latent attention, whose values are the first `latent` columns of k_cache, 128, 256, 384 or
             512 of at most 576: v_cache, v and v_scale are None, and DV is latent. q is f16 or bf16, k_cache has its dtype
             or float8_e4m3fn.
+        selected_tokens: int32 [B, M, n], with latent and a cache of the dtype of q: query i of sequence b attends to the
+            tokens selected_tokens[b, i] of its sequence alone, in any order. Entries below 0 and from the sequence's length
+            on are none; a token that is named twice counts twice. All heads share a list.
         batch_invariant: divide keys into shares at fixed tokens: a query's bits then depend on its keys alone, neither on
             what else is in the batch and the capacity of the cache, nor on the call's other queries.
         backend: as for `flex_attention`.
@@ -133,7 +138,9 @@ def attention_with_kv_cache(
     for mods, U5xx for a missing device or tool.
     """
     cache_seqlens, max_seqlen_q, max_seqlen = map(plain_integer, (cache_seqlens, max_seqlen_q, max_seqlen))
-    inputs = CacheInputs(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q)
+    inputs = CacheInputs(
+        q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, selected_tokens
+    )
     options = CacheOptions(causal, plain_number(scale), layout, max_seqlen, backend, verify, plain_integer(latent), batch_invariant)
     mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
     mods = register_in_graph(mask_mod, score_mod, weighting, -2, (q, k_cache))
@@ -147,7 +154,7 @@ def attention_with_kv_cache(
 def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tuple[torch.Tensor, torch.Tensor]:
     """Run a call that no graph traces; return O and LSE."""
     B = _check(inputs, options)
-    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
+    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, selected_tokens = inputs
     causal, scale, layout, max_seqlen, backend, verify, latent, invariant = options
     if v_cache is None:
         v_cache = k_cache[..., :latent]
@@ -183,12 +190,15 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     lengths_after = lengths if k is None else lengths + k.shape[1]
     if single:
         return attention_of_equal(q, PagedCache(keys, values, pages, lengths_after, chunk), append_new, variant, options)
-    at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
+    longest = pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen))
+    at = Lengths(B, H, keys.shape[1], M, longest if selected_tokens is None else max(1, selected_tokens.shape[2]))
     kind: Kind = "cache" if latent is None else "latent cache"
     consts: tuple[tuple[str, Const], ...] = (("CHUNK", chunk),)
     if eight:
         kind = "cache of 8 bits" if latent is None else "latent cache of 8 bits"
         consts = (*consts, ("TOKENS", int(k_scale is not None and k_scale.dim() == 3)))
+    if selected_tokens is not None:
+        kind, consts = "latent cache, selected tokens", ()
     form = Form(q.dtype, D, DV, kind, consts, target, invariant)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
@@ -209,8 +219,12 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     if eight:
         scales = {"KSCALE": k_scale} if latent is not None else {"KSCALE": k_scale, "VSCALE": v_scale}
         arguments |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in scales.items()}
+    if selected_tokens is not None:
+        arguments[SELECTED_TOKENS] = make_lists(selected_tokens)
 
     def order(consts: Mapping[str, Const]) -> dict[str, torch.Tensor]:
+        if selected_tokens is not None:
+            return {}
         if consts["ORDERED"] and isinstance(cache_seqlens, torch.Tensor):
             return {"ORDER": longest_first(cache_seqlens)}
         return {"ORDER": as_they_stand(B, q.device)}
@@ -225,7 +239,7 @@ def _in_graph(inputs: CacheInputs, mods: GraphMods, options: CacheOptions) -> tu
     The operator writes new tokens too, so that the cache stays in place. Arguments are checked when the graph is
     traced.
     """
-    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
+    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, selected_tokens = inputs
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
     for name, x in tensors.items():
         if isinstance(x, torch.Tensor):
@@ -235,7 +249,7 @@ def _in_graph(inputs: CacheInputs, mods: GraphMods, options: CacheOptions) -> tu
     if isinstance(cache_seqlens, int):
         _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, options.layout)
         cache_seqlens = _lengths(cache_seqlens, len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1, q.device)
-    caches = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
+    caches = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, selected_tokens
     if k is None and v is None:
         o, lse = OPERATOR(q, k_cache, v_cache, *caches, *mods, *options)
     else:
@@ -264,7 +278,7 @@ def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return q.new_empty((*tokens, H, columns)), q.new_empty((*tokens[:-1], H, tokens[-1]), dtype=torch.float32)
 
 
-_REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify, int? latent, bool batch_invariant"
+_REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor? selected_tokens, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify, int? latent, bool batch_invariant"
 OPERATOR = define(
     "attention_with_kv_cache",
     f"Tensor q, Tensor k_cache, Tensor? v_cache, Tensor cache_seqlens, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, {_REST}",
@@ -301,7 +315,7 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
 
     Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413.
     """
-    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
+    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, selected_tokens = inputs
     _, scale, layout, _, backend, verify, latent, invariant = options
     check_options(scale, backend, verify)
     if layout not in get_args(Layout):
@@ -410,6 +424,8 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
             )
     if isinstance(cache_seqlens, int):
         _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, layout)
+    if selected_tokens is not None:
+        check_selected_tokens(inputs, B, latent)
     check_scales(k_scale, v_scale, k_cache.transpose(1, 2) if layout == "NHD" else k_cache, latent is not None)
     return B
 

@@ -1,10 +1,13 @@
-"""Checks of latent caches, which hold one vector a token: its first columns are the value, all of them the key."""
+"""Checks of latent caches, which hold one vector a token, and of tokens selected from them.
+
+The first columns of a vector are the value, all of them the key.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from ..capture.call_inputs import word, wrong
+from ..capture.call_inputs import check_dense, check_device, word, wrong
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .serving_requests import CacheInputs
 
@@ -41,4 +44,31 @@ def check_latent(inputs: CacheInputs, latent: int | None) -> None:
         wrong("U413", "over a latent cache all sequences have queries of one number, q [B, M, H, D], found cu_seqlens_q")
 
 
-__all__ = ["LARGEST_KEY", "LATENTS", "check_latent"]
+def check_selected_tokens(inputs: CacheInputs, B: int, latent: int | None) -> None:
+    """Check the lists of tokens of B sequences that are checked otherwise.
+
+    Raises CuirError U402, U403, U404, U407, U408, U109.
+    """
+    tokens, q = inputs.selected_tokens, inputs.q
+    if latent is None:
+        wrong("U402", "selected_tokens are of a latent cache, found no latent", "cuir.selected_attention takes blocks of keys")
+    if not isinstance(tokens, torch.Tensor):
+        wrong("U403", f"`selected_tokens` must be a tensor of int32, found {type(tokens).__name__}")
+    check_dense("selected_tokens", tokens)
+    check_device("selected_tokens", tokens, q)
+    if tokens.dtype not in (torch.int32, torch.int64):
+        wrong("U404", f"`selected_tokens` must be int32, found {word(tokens.dtype)}", "selected_tokens.to(torch.int32)")
+    if tokens.dim() != 3 or tokens.shape[:2] != (B, q.shape[1]):
+        wrong("U408", f"`selected_tokens` must be [{B} sequences, {q.shape[1]} queries, n], found {tuple(tokens.shape)}", "-1 is no token")
+    if inputs.k_cache.dtype == EIGHT_BITS:
+        wrong("U109", "tokens are selected from a cache of the dtype of q, found float8_e4m3fn", "k_cache.to(q.dtype)")
+
+
+def make_lists(selected_tokens: torch.Tensor) -> torch.Tensor:
+    """Return lists as the kernel reads them, int32 [B, M, n]; an empty one has an entry that is no token."""
+    if not selected_tokens.shape[2]:
+        return selected_tokens.new_full((*selected_tokens.shape[:2], 1), -1, dtype=torch.int32)
+    return selected_tokens.to(torch.int32).contiguous()
+
+
+__all__ = ["LARGEST_KEY", "LATENTS", "check_latent", "check_selected_tokens", "make_lists"]

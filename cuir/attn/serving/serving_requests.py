@@ -55,6 +55,7 @@ class CacheInputs(NamedTuple):
     v_scale: torch.Tensor | None
     cu_seqlens_q: torch.Tensor | None
     max_seqlen_q: int | None
+    selected_tokens: torch.Tensor | None
 
 
 class CacheOptions(NamedTuple):

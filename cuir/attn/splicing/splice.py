@@ -44,11 +44,21 @@ from ..masks.block_bounds import Blocks, blocks, mask_all_blocks
 from ..masks.block_lists import ColumnLists, Lists, lists_for
 from ..masks.distance_tables import Table, by_distance
 from ..masks.pair_costs import per_pair
-from ..masks.selected_blocks import NOTE, build_functions
+from ..masks.selected_blocks import NOTE, NOTE_ON_TOKENS, build_functions
 from ..masks.tile_splice import Work, tile_for
 from ..tracing.mod_evaluator import CONSTANTS
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SELECTED, SPLICE_POINTS, STANDARD, list_reserved, names_of
+from ..tracing.splice_names import (
+    CACHE_LENGTHS,
+    OF_SEQUENCE,
+    OPTIONAL,
+    SELECTED,
+    SELECTED_TOKENS,
+    SPLICE_POINTS,
+    STANDARD,
+    list_reserved,
+    names_of,
+)
 from ..tracing.traced_result import Parameter, Traced, Value, dim_name, with_parameters
 from .captured_arguments import Cache, sources_of, tile_sizes
 from .dropout_splice import arguments_of, with_dropout
@@ -179,7 +189,8 @@ def transfer(
     tile = origin.funcs().get("tile")
     traced = trace_without_clashes(spec) if traced is None else traced
     lengths = _of_sequence(origin, target)
-    selected = set(SELECTED) <= {p.name for p in target.params}
+    parameters = {p.name for p in target.params}
+    selected, of_tokens = set(SELECTED) <= parameters, SELECTED_TOKENS in parameters
     read = (
         bits
         and not lengths
@@ -208,6 +219,8 @@ def transfer(
     closed_blocks = None if read else blocks(traced.keep, fresh, by_key, gaps=not (by_key and cached))
     if selected:
         closed_blocks = Blocks(build_functions(traced.keep is not None), (), "listed", (NOTE,))
+    elif of_tokens:
+        closed_blocks = Blocks({name: origin.funcs()[name] for name in ("kv_count", "kv_block")}, (), "listed", (NOTE_ON_TOKENS,))
     elif lengths and (closed_blocks is None or (cached and "h" in names_read(traced.keep or Literal(True)))):
         # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
         closed_blocks = mask_all_blocks(by_key)

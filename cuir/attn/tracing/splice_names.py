@@ -27,6 +27,7 @@ CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels over one, i
 # functions of b that kernels of packed sequences have in place of the lengths
 OF_SEQUENCE = {"M": "queries", "N": "keys"}
 SELECTED = ("BLOCKS", "COUNTS")  # lists of selected blocks, in kernels whose callers name the blocks that a query attends to
+SELECTED_TOKENS = "INDICES"  # lists of selected tokens, in kernels whose callers name the tokens that a query attends to
 LISTS = ("block_count", "block_list", "tile_order")  # parameters of kernels whose blocks have no closed form
 BITS = ("block_bits", "block_slot")  # parameters of kernels that read their mask
 DROPOUT = ("dropout_seed", "dropout_threshold", "dropout_factor")  # parameters of kernels with dropout
@@ -90,6 +91,7 @@ __all__ = [
     "OF_SEQUENCE",
     "OPTIONAL",
     "SELECTED",
+    "SELECTED_TOKENS",
     "SPLICE_POINTS",
     "STANDARD",
     "VALUE_SCALE",

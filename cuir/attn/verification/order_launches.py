@@ -17,7 +17,7 @@ from ...arguments.binding import TORCH
 from ...checking.checked import Checked, Const
 from ...interp import run
 from ...syntax.types import BF16, F32
-from ..tracing.splice_names import CACHE_LENGTHS
+from ..tracing.splice_names import CACHE_LENGTHS, SELECTED_TOKENS
 
 HEADS = 4  # key heads of a launch whose columns are probes
 LARGE = 2.0**100  # a value that absorbs numbers up to 2^75 in f32
@@ -204,7 +204,23 @@ def is_forward(checked: Checked) -> bool:
 def find_obstacle(checked: Checked, join: Join | None = None) -> str:
     """Return why no launch shows the order of a kernel's sums; empty if launches do. `join`: as in `QueryProbes`."""
     tensors = {t.name: t for t in checked.tensors if not t.scratch}
-    known = {"Q", "K", "V", "O", "LSE", "KEYS", "VALUES", "PAGES", CACHE_LENGTHS, "ORDER", "QSTART", "QEND", "KSTART", "KEND"}
+    known = {
+        "Q",
+        "K",
+        "V",
+        "O",
+        "LSE",
+        "KEYS",
+        "VALUES",
+        "PAGES",
+        CACHE_LENGTHS,
+        SELECTED_TOKENS,
+        "ORDER",
+        "QSTART",
+        "QEND",
+        "KSTART",
+        "KEND",
+    }
     if not is_forward(checked) or set(tensors) - known - {"KSCALE", "VSCALE"} or {s.name for s in checked.scalars} - {"scale", "LONGEST"}:
         return "it is for the forward pass of an attention without captured values"
     if tensors["Q"].dtype not in (BF16, F32):
@@ -227,7 +243,7 @@ def _make_dense(checked: Checked, batch: _Batch) -> tuple[Arguments, Place]:
 def _make_cached(checked: Checked, batch: _Batch) -> tuple[Arguments, Place]:
     B, H, M, _ = batch.sizes
     place, names = batch.around.before, {t.name for t in checked.tensors}
-    page = max(8, int(checked.consts["CHUNK"]))  # type: ignore[arg-type]
+    page = max(8, int(checked.consts.get("CHUNK", 1)))  # type: ignore[arg-type]
     table = batch.make_table(page)
     q = torch.zeros(B, H, M, batch.query.shape[1])
     q[place, :, batch.around.earlier] = batch.query
@@ -243,8 +259,11 @@ def _make_cached(checked: Checked, batch: _Batch) -> tuple[Arguments, Place]:
         **{name: torch.ones(scales) for name in ("KSCALE", "VSCALE") if name in names},
         "PAGES": table,
         CACHE_LENGTHS: torch.tensor(batch.lengths, dtype=torch.int32),
-        "ORDER": torch.arange(B, dtype=torch.int32),
     }
+    if SELECTED_TOKENS in names:  # lists of all tokens
+        arguments[SELECTED_TOKENS] = torch.arange(max(batch.lengths), dtype=torch.int32).expand(B, M, -1)
+    else:
+        arguments["ORDER"] = torch.arange(B, dtype=torch.int32)
     return {**arguments, **_make_outputs(checked, (B, H, M), batch), "scale": 1.0}, place
 
 

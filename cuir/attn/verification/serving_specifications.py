@@ -1,4 +1,4 @@
-"""Function specifications of serving: attention over a paged cache, and of packed sequences.
+"""Function specifications of serving: attention over a paged cache, to selected tokens of one, and of packed sequences.
 
 Mods are applied to each sequence.
 """
@@ -14,7 +14,7 @@ from ...spec.function_specification import FunctionSpecification
 from ...spec.specification import Lengths, Specification
 from ...syntax.nodes import Kernel, Program
 from ..splicing.specification_copies import bound_reads
-from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE
+from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, SELECTED_TOKENS
 
 LONGEST = 5 * 64  # tokens of the longest sequence that is tried
 Arguments = Callable[[Lengths], Mapping[str, Any]]
@@ -105,6 +105,49 @@ def make_cached_specification(
     of_latent = reference_scaled_latent if scaled else reference_latent
     function = of_latent if latent else reference_scaled if scaled else reference
     return FunctionSpecification(f"{spec.name}_cached", function, inputs, sizes)
+
+
+def make_selected_tokens_specification(spec: Specification, arguments: Arguments | None = None) -> FunctionSpecification:
+    """Return the specification of attention to selected tokens of a latent cache: O [B, H, M, DV] and LSE [B, H, M].
+
+    Query m of sequence b attends to the tokens INDICES[b, m], of which those below 0 or from LENGTHS[b] on are none, and a token
+    that is named twice counts twice; the mods decide of these pairs. Cache and lengths are as in `make_cached_specification`.
+
+    arguments: the kernel's values for the captured values of the mods, for lengths.
+    """
+    spec, cached = bound_reads(spec), make_cached_specification(spec, arguments, latent=True)
+    assert cached.inputs is not None and cached.sizes is not None
+    draw_cache, choose_cache = cached.inputs, cached.sizes
+
+    def reference(
+        q: torch.Tensor, keys: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor, indices: torch.Tensor, scale: float, DV: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        (B, H, M, _), wide = q.shape, torch.promote_types(q.dtype, torch.float32)
+        o, lse = q.new_zeros(B, H, M, DV), q.new_zeros((B, H, M), dtype=wide)
+        for b, n in enumerate(lengths.tolist()):
+            k = keys[pages[b].long()].transpose(0, 1).flatten(1, 2)[:, :n].repeat_interleave(H // keys.shape[1], 0)
+            scores = spec.scores((q[b] @ k.mT).to(wide).expand(B, -1, -1, -1) * scale, Lengths(B, H, keys.shape[1], M, n))[b]
+            listed = (indices[b] >= 0) & (indices[b] < n)
+            at = indices[b].clamp(0, max(0, n - 1)).long().expand(H, -1, -1)
+            if not n:
+                scores, k = scores.new_zeros(H, M, 1), k.new_zeros(H, 1, k.shape[2])
+            chosen = scores.gather(-1, at).masked_fill(~listed, -torch.inf)
+            of_pairs, sums = spec.weights(chosen.expand(B, -1, -1, -1), Lengths(B, H, keys.shape[1], M, n))
+            weights = of_pairs.new_zeros(scores.shape).scatter_add_(-1, at, of_pairs[b])
+            o[b], lse[b] = weights.to(q.dtype) @ k[..., :DV], sums[b]
+        return o, lse
+
+    def sizes(drawn: Mapping[str, int]) -> dict[str, int] | None:
+        chosen = choose_cache({**drawn, "CHUNK": 1 + drawn["PAGE"] % 40})
+        return None if chosen is None else {**chosen, "M": 1 + drawn["M"] % 5, "TOPK": 1 + drawn["TOPK"] % LONGEST}
+
+    def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
+        drawn = dict(draw_cache(sizes, generator))
+        del drawn["ORDER"]
+        shape, longest = (sizes["B"], sizes["M"], sizes["TOPK"]), sizes["MP"] * sizes["PAGE"]
+        return {**drawn, SELECTED_TOKENS: torch.randint(-2, longest + 2, shape, generator=generator).int()}
+
+    return FunctionSpecification(f"{spec.name}_selected_tokens", reference, inputs, sizes)
 
 
 MOST = 3  # the largest number of sequences
@@ -207,7 +250,8 @@ def make_bounds_of_sequences(lengths: Lengths) -> dict[str, torch.Tensor]:
         for which, n in (("Q", lengths.M), ("K", lengths.N))
         for end, later in (("START", 0), ("END", 1))
     }
-    return {CACHE_LENGTHS: torch.full_like(starts, lengths.N), **bounds}
+    tokens = torch.arange(lengths.N, dtype=torch.int32).expand(lengths.B, lengths.M, -1)  # a list of all, in their order
+    return {CACHE_LENGTHS: torch.full_like(starts, lengths.N), SELECTED_TOKENS: tokens, **bounds}
 
 
 def _draw_places(B: int, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -228,4 +272,4 @@ def _make_single_sequence(full_sequence: int, B: int, rows: int) -> tuple[torch.
     return edges[:-1], edges[1:]
 
 
-__all__ = ["make_cached_specification", "make_packed_specification"]
+__all__ = ["make_cached_specification", "make_packed_specification", "make_selected_tokens_specification"]

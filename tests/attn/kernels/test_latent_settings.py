@@ -6,7 +6,7 @@ import pytest
 
 from cuir.attn.kernels import decoding
 from cuir.attn.kernels.experts import origin_of
-from cuir.attn.kernels.latent_settings import FIXED_SHARE, NARROW_BLOCK, LatentSettings, NarrowLatentSettings
+from cuir.attn.kernels.latent_settings import FIXED_SHARE, NARROW_BLOCK, LatentSettings, NarrowLatentSettings, SelectedTokensSettings
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.spec.specification import Lengths
@@ -62,3 +62,30 @@ def test_one_share_is_verified() -> None:
     settings = make_settings()
     consts = settings.choose_judged(settings.choose_untuned(Lengths(1, 128, 1, 1, 8192)))
     assert consts["SPLITS"] == 1 and consts["G"] == F16
+
+
+@pytest.mark.parametrize(
+    ("at", "splits"),
+    [
+        (Lengths(1, 128, 1, 4096, 2048), 1),
+        (Lengths(128, 128, 1, 1, 2048), 1),
+        (Lengths(16, 128, 1, 1, 2048), 4),
+        (Lengths(1, 128, 1, 1, 2048), 16),
+        (Lengths(1, 16, 1, 1, 64), 1),
+        (Lengths(3, 6, 2, 1, 1), 1),
+    ],
+)
+def test_lists_are_shared_out_where_multiprocessors_are_left(at: Lengths, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "count_processors", lambda: 132)
+    fixed: dict[str, Const] = {"T": F16, "D": 192, "DV": 128}
+    settings = SelectedTokensSettings(origin_of("mla_selected_sm90"), fixed, False, True, False)
+    consts = settings.choose_untuned(at)
+    assert consts.get("SPLITS", 1) == splits and consts.get("G", F16) == (F32 if splits > 1 else F16)
+    check(settings.program, None, dict(consts))
+    for joins in (True, False):
+        invariant = SelectedTokensSettings(
+            origin_of("mla_selected_sm90"), fixed | {"SHARE": SelectedTokensSettings.fix_share(fixed)}, False, joins, False
+        )
+        consts = invariant.choose_untuned(at)
+        assert consts.get("SPLITS", 1) == 1  # lists of 4096 tokens and more would have several
+        check(invariant.program, None, dict(consts))

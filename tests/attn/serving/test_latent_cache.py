@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cuir import CuirError, attention_with_kv_cache
 from cuir.attn.kernels import latent_settings
@@ -170,6 +172,83 @@ def test_new_tokens_are_written() -> None:
             assert problem.cache[problem.table[b, t // 64], t % 64, 0].equal(problem.tokens[b][t])
 
 
+def attend_selected(problem: Problem, tokens: torch.Tensor, score: Mod | None, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return O [B, M, H, DV] and LSE [B, H, M] in float64: each query gathers its tokens."""
+    B, M, H, _ = problem.q.shape
+    o, lse = torch.zeros(B, M, H, LATENT, dtype=torch.float64), torch.full((B, H, M), -math.inf, dtype=torch.float64)
+    for b, vectors in enumerate(problem.tokens):
+        N = len(vectors)
+        for i in range(M):
+            j = tokens[b, i].long()
+            j = j[(j >= 0) & (j < N) & ((j <= i + N - M) | (not causal))]
+            if not len(j):
+                continue
+            k = vectors[j].double()
+            s = problem.q[b, i].double() @ k.T * D**-0.5
+            s = s if score is None else score(s, b, torch.arange(H)[:, None], i, j)
+            o[b, i], lse[b, :, i] = s.softmax(-1) @ k[:, :LATENT], s.logsumexp(-1)
+    return o, lse
+
+
+@given(
+    st.lists(st.integers(0, 150), min_size=1, max_size=2),
+    st.sampled_from([4, 64, 37]),
+    st.sampled_from([1, 3, 65]),
+    st.integers(1, 3),
+    st.integers(0, 140),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=6, deadline=None)
+def test_selected_tokens_are_those_that_are_gathered(
+    lengths: list[int], page: int, heads: int, M: int, n: int, causal: bool, rule: bool
+) -> None:
+    """Entries that are no tokens are left out, and a token that is named twice counts twice."""
+    problem = Problem([max(1, max(lengths)), *lengths], page, heads, M)
+    g = torch.Generator().manual_seed(n)
+    tokens = torch.randint(-2, max(problem.lengths) + 2, (len(problem.lengths), M, n), generator=g)
+    score = tilt if rule else None
+    o, lse = problem.call(selected_tokens=tokens if n % 2 else tokens.int(), score_mod=score, causal=causal)
+    expected, sums = attend_selected(problem, tokens, score, causal)
+    torch.testing.assert_close(o.double(), expected, atol=0.004, rtol=0.004)
+    torch.testing.assert_close(lse.double(), sums, atol=0.003, rtol=0.001)
+
+
+def test_selected_tokens_in_shares_and_new_ones() -> None:
+    problem = Problem([700], 64, 16, new=1, dtype=torch.bfloat16)
+    tokens = torch.randint(-1, 701, (1, 1, 600), generator=torch.Generator().manual_seed(0)).int()
+    tokens[0, 0, 5] = 700  # the new one
+    o, lse = problem.call(selected_tokens=tokens)
+    expected, sums = attend_selected(problem, tokens, None, False)
+    torch.testing.assert_close(o.double(), expected, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(lse.double(), sums, atol=0.003, rtol=0.001)
+
+
+def test_bits_of_selected_tokens_are_of_their_list_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of other queries and sequences, nor of entries behind the list that are no tokens."""
+    monkeypatch.setattr(latent_settings, "FIXED_SHARE", 128)
+    problem = Problem([300, 90], 64, 16, M=2)
+    tokens = torch.randint(0, 300, (2, 2, 200), generator=torch.Generator().manual_seed(1)).int()
+    together, _ = problem.call(selected_tokens=tokens, batch_invariant=True)
+    alone, _ = attention_with_kv_cache(
+        problem.q[:1, 1:].contiguous(),
+        problem.cache,
+        None,
+        cache_seqlens=300,
+        page_table=problem.table[:1],
+        latent=LATENT,
+        selected_tokens=torch.nn.functional.pad(tokens[:1, 1:], (0, 300), value=-1),
+        batch_invariant=True,
+        return_lse=True,
+        backend="interpret",
+        verify="off",
+    )
+    assert alone[0, 0].equal(together[0, 1])
+
+
+LIST = torch.zeros(1, 1, 5, dtype=torch.int32)
+
+
 @pytest.mark.parametrize(
     ("code", "options"),
     [
@@ -178,12 +257,29 @@ def test_new_tokens_are_written() -> None:
         ("U402", {"v_scale": torch.ones(1)}),
         ("U404", {"k_scale": torch.ones(1)}),
         ("U413", {"cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32)}),
+        ("U403", {"selected_tokens": [[[0]]]}),
+        ("U404", {"selected_tokens": LIST.float()}),
+        ("U407", {"selected_tokens": LIST.to("meta")}),
+        ("U408", {"selected_tokens": LIST.expand(1, 2, 5)}),
+        ("U408", {"selected_tokens": LIST[0]}),
     ],
 )
 def test_what_is_refused(code: str, options: dict[str, Any]) -> None:
     with pytest.raises(CuirError) as error:
         Problem([9], 64, 2).call(**options)
     assert error.value.diagnostics[0].code == code
+
+
+def test_tokens_are_selected_from_latent_vectors_of_the_dtype_of_q() -> None:
+    with pytest.raises(CuirError) as error:
+        Problem([9], 64, 2, scales="head").call(selected_tokens=LIST)
+    assert error.value.diagnostics[0].code == "U109"
+    problem = Problem([9], 64, 2)
+    with pytest.raises(CuirError, match="selected_tokens are of a latent cache") as error:
+        attention_with_kv_cache(
+            problem.q, problem.cache, problem.cache, cache_seqlens=9, page_table=problem.table, selected_tokens=LIST, backend="interpret"
+        )
+    assert error.value.diagnostics[0].code == "U402"
 
 
 def test_tensors_that_are_refused() -> None:

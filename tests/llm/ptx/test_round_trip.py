@@ -38,7 +38,7 @@ EMPTY_KERNELS = {
 # a role of its own for copies is read without the search for a sequence; of one role that also multiplies the loop behind the search is not reached
 SEARCHING_KERNELS = {("flash_fwd_varlen_sm75", "flash_fwd_varlen"), ("flash_fwd_varlen_sm80", "flash_fwd_varlen")}
 # two roles fill columns of one array, each with barriers of its own: the reader takes these for two arrays
-HALVED_KERNELS = {("mla_decode_sm90", "mla_decode")}
+HALVED_KERNELS = {("mla_decode_sm90", "mla_decode"), ("mla_selected_sm90", "mla_selected")}
 # two roles read a stage each of one array: likewise
 STAGED_KERNELS = {("mla_decode_f8_sm90", "mla_decode")}
 # warpgroups of a role have barriers, or work, of their own: the reader takes them for two roles, and what they share for two arrays
