@@ -92,7 +92,7 @@ class _Cudnn(torch.autograd.Function):
     def backward(ctx: FunctionCtx, do: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         from cudnn.block_sparse_attention import block_sparse_attention_backward
 
-        result = block_sparse_attention_backward(do, *ctx.saved_tensors, sparse_block_size=SIZE)
+        result = block_sparse_attention_backward(do, *ctx.saved_tensors, sparse_block_size=SIZE)  # type: ignore[attr-defined]
         return result["dq_tensor"], result["dk_tensor"], result["dv_tensor"], None
 
 
@@ -134,9 +134,9 @@ def measure(heads: tuple[int, int], N: int, span: int, D: int, mask: str, option
         try:
             calls["cudnn"] = make_cudnn(q, k, v, blocks, span)
             calls["cudnn"]()
-        except Exception as error:  # of a library that does not take this problem: the row says so
+        except Exception as reason:  # of a library that does not take this problem: the row says so
             calls.pop("cudnn", None)
-            failed["cudnn failed"] = str(error)
+            failed["cudnn failed"] = str(reason)
     if options.peer:
         calls["peer"] = partial(load_peer(options.peer), q, k, v, blocks, SIZE, span)
     steps: dict[str, Call] = {}

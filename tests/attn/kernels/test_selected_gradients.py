@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from cuir import Program, Specification, attention
 from cuir.attn.capture.first_call_progress import Progress
 from cuir.attn.kernels import selected_gradients
+from cuir.attn.kernels.experts import origin_of
 from cuir.attn.kernels.selected_gradients import SelectedGradients, SelectedSizes
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
+from cuir.runtime.launchable import find_spills, require_launchable
 from cuir.spec import FunctionSpecification
+from cuir.syntax.types import BF16, F16, DType
 from cuir.verification.function_problems import make_draws
 from cuir.verification.spec_dispatch import check_case
 
@@ -44,3 +47,16 @@ def test_kernels_of_a_rule_compute_its_gradients(kernel: str, monkeypatch: pytes
     gradients = SelectedGradients(attention(spec, head_dim=64), SelectedSizes(4, 2, 16))
     getattr(gradients, kernel).prove(Progress("biased"))
     assert len(judged) >= 2 and all(0 <= x <= 1 for x in judged)
+
+
+@pytest.mark.thorough
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    "sizes", [SelectedSizes(16, 1, 64), SelectedSizes(16, 128, 64), SelectedSizes(1, 128, 64), SelectedSizes(8, 8, 32)], ids=str
+)
+@pytest.mark.parametrize(("dtype", "D"), [(BF16, 128), (F16, 128), (BF16, 64)], ids=str)
+def test_registers_of_keys_do_not_spill(sizes: SelectedSizes, dtype: DType, D: int) -> None:
+    slots = sizes.choose_slots()
+    consts: dict[str, Const] = {"T": dtype, "D": D, "BM": slots.queries, "GROUP": slots.heads, "BN": slots.keys, "WG": slots.warpgroups}
+    checked = check(origin_of("selected_bwd_sm90"), "flash_bwd", consts)
+    assert find_spills(require_launchable(checked), compile=True) == ""
