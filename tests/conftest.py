@@ -14,10 +14,10 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
@@ -27,6 +27,8 @@ from cuir.caching.disk import RESULTS
 from cuir.runtime import result_cache
 from tests.strategies.memory import hold_freed_memory, read_resident
 from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, is_named, is_thinned, measure_cpu
+
+T = TypeVar("T")
 
 hold_freed_memory()
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # garbage is collected behind a test
@@ -207,6 +209,18 @@ def no_schedules(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
 
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(stages._Verification, "schedules", lambda *arguments: None)
+
+
+@pytest.fixture
+def seeded_quarter(request: pytest.FixtureRequest) -> Callable[[list[T]], list[T]]:
+    """A function that takes every fourth element of a list; all of them in `make thorough`.
+
+    For a test of many small cases at once, of which each group is to have some.
+    """
+    if request.config.getoption("--thorough") != "none":
+        return lambda cases: cases
+    first = request.config.getoption("--sweep-seed") % 4
+    return lambda cases: cases[first::4] or cases
 
 
 # ---- memory

@@ -19,7 +19,7 @@ BUDGET = 5.0  # CPU seconds of one test with its set-up, children included
 OVERRUN = 3.0  # a test fails beyond so many budgets: other load on a machine stretches CPU seconds, though not threefold
 PROPERTY = "cpu_seconds"
 ELSEWHERE = "`make thorough` runs"
-THINNING = frozenset({"few_problems", "no_schedules"})  # fixtures with which a plain run verifies less
+THINNING = frozenset({"few_problems", "no_schedules", "seeded_quarter"})  # fixtures with which a plain run tests less
 
 
 def choose_cases(ids: Iterable[str], seed: int) -> set[str]:

@@ -338,6 +338,7 @@ def test_gradients(shape: tuple[int, ...], mask_mod: Any, score_mod: Any) -> Non
 
 
 @pytest.mark.usefixtures("deterministic")
+@pytest.mark.sweep
 @pytest.mark.parametrize("step", ["flash_bwd", "flash_bwd_dq"])
 def test_the_same_bits_under_every_schedule(step: str) -> None:
     q, k, v = tensors(1, 2, 1, 140, 140, 64)

@@ -113,7 +113,7 @@ def test_a_task_without_a_kernel_names_what_to_use() -> None:
     assert "float16 or bfloat16" in (error.value.diagnostics[0].hint or "")
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [64, pytest.param(128, marks=pytest.mark.thorough("another head dim"))])
 @pytest.mark.parametrize("capability", ARCHS)
 def test_settings_fit_the_shared_memory_of_the_card(capability: tuple[int, int], dim: int) -> None:
     attention, card = make(capability, dim), CARDS[capability]

@@ -36,7 +36,7 @@ def test_the_class_of_settings(arch: str, kind: Kind, expected: type[Settings]) 
 
 
 @pytest.mark.parametrize("kind", ["forward", "varlen", "cache", "cache of 8 bits", "latent cache"])
-@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("dim", [64, *(pytest.param(n, marks=pytest.mark.thorough("other head dims")) for n in (128, 256))])
 def test_invariant_settings_divide_keys_alike_for_all_lengths(kind: Kind, dim: int) -> None:
     """Return the settings that decide the order of sums: keys of a block, its workers, starts of shares."""
     consts = {"cache": (("CHUNK", 64),), "cache of 8 bits": (("CHUNK", 64), ("TOKENS", 0)), "latent cache": (("CHUNK", 64),)}

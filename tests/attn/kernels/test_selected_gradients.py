@@ -29,6 +29,7 @@ def test_slots_fill_steps(per: int, span: int, block: int) -> None:
     assert way.keys <= 64 and way.block % way.keys == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kernel", ["by_queries", "by_keys"])
 def test_kernels_of_a_rule_compute_its_gradients(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge two of the problems that a first call verifies."""

@@ -19,6 +19,7 @@ def test_a_tile_has_queries_of_one_list(per: int, span: int, most: int) -> None:
     assert queries * heads == 64 or queries * power_of_two(per) >= most  # no warpgroup without a row
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (192, 128), (256, 256), (64, 256)], ids=str)
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
 @pytest.mark.parametrize("span", [1, 6, 128])

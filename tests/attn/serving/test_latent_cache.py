@@ -296,6 +296,7 @@ def test_tensors_that_are_refused() -> None:
         assert error.value.diagnostics[0].code == code
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scales", ["", "token"])
 def test_bits_are_of_the_sequence_alone(scales: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of other sequences, the capacity, or the number of queries; some divisions for each shape are not so."""

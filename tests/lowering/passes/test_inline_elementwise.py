@@ -48,8 +48,8 @@ def f(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: f32):
     ],
 )
 def test_a_long_chain_is_cut_into_expressions(first: str, step: str, last: str) -> None:
-    """Nine hundred statements of which each reads the one before: no expression of C++ is as deep as that."""
-    text = CHAIN.format(first=first, chain=f"        {step}\n" * 900, last=last)
+    """Three hundred statements of which each reads the one before: no expression of C++ is as deep as that."""
+    text = CHAIN.format(first=first, chain=f"        {step}\n" * 300, last=last)
     source = lower(check(parse(text))).source
     deepest = 0
     for line in source.splitlines():

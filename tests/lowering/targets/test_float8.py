@@ -223,6 +223,7 @@ def test_passes_keep_an_interleaved_product() -> None:
 
 
 @needs_nvcc
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_an_interleaved_product_in_the_machine_for_ptx(dtype: str) -> None:
     inputs, expected = interleaved_operands(dtype, "cpu")

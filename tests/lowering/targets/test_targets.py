@@ -120,6 +120,7 @@ def test_which_devices_run_which_code() -> None:
 
 
 @needs_nvcc
+@pytest.mark.sweep
 @pytest.mark.parametrize("arch", list_architectures("bulk_copies"))
 def test_a_pipeline_compiles_for_each_architecture_with_bulk_copies(arch: str) -> None:
     assert compile_cuda(lower(check(parse(PIPELINE.replace("ARCH", arch))))).cubin

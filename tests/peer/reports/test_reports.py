@@ -32,6 +32,7 @@ GRADIENTS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("part", "name"), [*(("forward", n) for n in FORWARD), *(("gradients", n) for n in GRADIENTS)])
 def test_a_sample_of_the_reports_holds(part: str, name: str) -> None:
     o = run_one(load_reports()[f"public reports::{name}"], Setting(part=part))
