@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from ..capture.call_inputs import check_dense, check_device, word, wrong
+from ..capture.call_inputs import LARGEST_LATENT, check_dense, check_device, word, wrong
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .serving_requests import CacheInputs
 
 LATENTS = (128, 256, 384, 512)  # columns of values: of two warpgroups, in whole panels
-LARGEST_KEY = 576
 
 
 def check_latent(inputs: CacheInputs, latent: int | None) -> None:
@@ -36,8 +35,8 @@ def check_latent(inputs: CacheInputs, latent: int | None) -> None:
                 f"over a latent cache `{name}` must be float16 or bfloat16{others}, found {word(x.dtype)}",
                 f"{name}.to(torch.bfloat16)",
             )
-    if isinstance(q, torch.Tensor) and q.dim() > 0 and not latent <= q.shape[-1] <= LARGEST_KEY:
-        wrong("U110", f"over a latent cache the head dim of query and key must be from latent to {LARGEST_KEY}, found {q.shape[-1]}")
+    if isinstance(q, torch.Tensor) and q.dim() > 0 and not latent <= q.shape[-1] <= LARGEST_LATENT:
+        wrong("U110", f"over a latent cache the head dim of query and key must be from latent to {LARGEST_LATENT}, found {q.shape[-1]}")
     if inputs.v_scale is not None:
         wrong("U402", "the values of a latent cache are a part of its keys and have their scale: found `v_scale`", "k_scale alone")
     if inputs.cu_seqlens_q is not None:
@@ -71,4 +70,4 @@ def make_lists(selected_tokens: torch.Tensor) -> torch.Tensor:
     return selected_tokens.to(torch.int32).contiguous()
 
 
-__all__ = ["LARGEST_KEY", "LATENTS", "check_latent", "check_selected_tokens", "make_lists"]
+__all__ = ["LATENTS", "check_latent", "check_selected_tokens", "make_lists"]

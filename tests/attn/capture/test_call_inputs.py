@@ -71,6 +71,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("batch", "U408", "`key` must have the batch size of `query`, 3, or 1 for all batches, found 2", "", lambda: call(Q.repeat(3, 1, 1, 1), K.repeat(2, 1, 1, 1), V.repeat(2, 1, 1, 1))),
     ("lengths", "U408", "key and value must have the same heads and length", "", lambda: call(v=V[:, :, :9])),
     ("head dim", "U110", "the head dim of query and key must be from 1 to 512, found 513", "", lambda: call(*(torch.zeros(1, 1, 4, 513).half() for _ in range(3)))),
+    ("latent vectors", "U110", "must be from 1 to 512, found 576", "latent=512", lambda: call(*(torch.zeros(1, 1, 4, 576).half() for _ in range(3)))),
     ("head dim of V", "U110", "the head dim of value must be from 1 to 512, found 0", "", lambda: call(v=V[..., :0])),
     ("another head dim of K", "U408", "query and key must have one head dim, found 64 and 32", "", lambda: call(k=K[..., :32])),
     ("8-bit floats", "U109", "`query` must be float16, bfloat16 or float32, found float8_e4m3fn", "q_scale=, k_scale= and v_scale=", lambda: call(*(x.to(torch.float8_e4m3fn) for x in (Q, K, V)))),
