@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 
 from ...caching import Memo
 from ...spec.specification import lengths_of
-from ..capture.attention_request import SOFTMAX, AttentionRequest, Mod
+from ..capture.attention_request import AttentionRequest, Mod, weighting_of
 from ..capture.call_inputs import NARROW, check_device, check_options, check_tensors, word, wrong
 from ..capture.dispatcher_calls import check_local, has_no_numbers, is_dispatched, wraps_tensors
 from ..capture.kernel_operands import autocasts, output_for, without_room
@@ -23,7 +23,7 @@ from ..capture.symbolic_sizes import have_equal_sizes
 from ..kernels.attention_kernel import Ready
 from .block_masks import check_mask, get_mask_mod
 from .dynamo_closures import read_mods
-from .operator import define, restore_variant
+from .operator import define, restore_variant, sink_of
 from .prepared_calls import prepare, run_warm
 
 # of scales of heads: their product with a usual scale of scores is then known to be positive, and is no work for a pair
@@ -72,7 +72,7 @@ def attend_scaled(request: AttentionRequest, scales: Scales) -> tuple[torch.Tens
         if isinstance(number, (int, float)):
             scale *= number
     score_mod = _find_score(request.score_mod, scales, query.shape[1] // max(1, key.shape[1]), scale >= USUAL)
-    scaled = request._replace(score_mod=score_mod, scale=scale, weighting=SOFTMAX)
+    scaled = request._replace(score_mod=score_mod, scale=scale, weighting=weighting_of("softmax", request.weighting.sink))
     of_values = _as_matrix(scales.value, query.device)
     if is_compiling() or any(is_dispatched(x) or wraps_tensors(x) for x in (query, key, value)) or has_no_numbers(query):
         return _run_in_graph(scaled, of_values)
@@ -96,11 +96,12 @@ def _refuse_gradients(tensors: list[torch.Tensor]) -> None:
 
 
 def _check_supported(request: AttentionRequest, scales: Scales) -> None:
-    if not request.weighting.plain or request.dropout is not None:
-        wrong("U413", "attention of 8-bit inputs is a softmax without a sink, dropout or further outputs", "tensors of bfloat16")
+    normalize, sink, outputs, dropout = request.weighting
+    if normalize != "softmax" or outputs or dropout:
+        wrong("U413", "attention of 8-bit inputs is a softmax without dropout or further outputs", "tensors of bfloat16")
     if request.batch_invariant:
         wrong("U413", "batch_invariant is not there for 8-bit inputs", "tensors of bfloat16")
-    _refuse_gradients([x for x in (*request[:3], *scales) if isinstance(x, torch.Tensor)])
+    _refuse_gradients([x for x in (*request[:3], *scales, sink) if isinstance(x, torch.Tensor)])
 
 
 def _check_scales(request: AttentionRequest, scales: Scales) -> None:
@@ -181,8 +182,9 @@ def _run_in_graph(request: AttentionRequest, of_values: torch.Tensor) -> tuple[t
     if mods is None:
         wrong("U418", "a mod captures what an operator cannot hold", "capture numbers and tensors")
     _refuse_gradients(list(mods.captured))
+    captured = [*mods.captured, *sink_of(request.weighting.sink, request.query.shape[1], request.query.device)]
     options = request.scale, request.enable_gqa, request.backend, request.verify
-    return OPERATOR(request.query, request.key, request.value, of_values, *mods, *options)
+    return OPERATOR(request.query, request.key, request.value, of_values, captured, mods.handle, *options)
 
 
 def _run(
@@ -196,6 +198,7 @@ def _run(
 ) -> tuple[torch.Tensor, ...]:
     variant = restore_variant(handle, captured)
     request = AttentionRequest(query, key, value, variant.score_mod, None, *options)  # type: ignore[arg-type]
+    request = request._replace(weighting=variant.weighting)
     return _prepare(request, variant.mask_mod).with_value_scale(of_values)(query, key, value)
 
 

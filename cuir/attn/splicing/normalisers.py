@@ -2,7 +2,8 @@
 
 Kernels that split the keys also have softmax_save, softmax_joined and softmax_share, which join the results of the
 parts. Kernels whose parts are first joined within a CTA also have softmax_leave, softmax_met and softmax_weight; those
-whose warpgroups continue with one another's state have softmax_pass and softmax_follow. The text of a plain softmax is
+whose warpgroups continue with one another's state have softmax_pass and softmax_follow, and those whose softmax_step
+scales weights have softmax_sum, which makes the sum of such weights one of weights. The text of a plain softmax is
 the origin's own; splice.py places these texts in a program.
 """
 
@@ -28,6 +29,7 @@ CONDITIONS = {
     "softmax_weight": 4,
 }  # of a kernel whose warps share a CTA's keys; with the number of parameters
 FOLLOWED = {"softmax_pass": 2, "softmax_follow": 2}  # of a kernel whose warpgroups take turns; with the number of parameters
+SUM = "softmax_sum"
 _ENDS = ("acc", "state", "b", "h")  # of a softmax_end that knows its head
 
 _STATELESS = """\
@@ -85,8 +87,8 @@ def softmax_end(acc, state, b, h):       # the sink is one more logit, without a
     last = {sink} * LOG2E
     ref = max(top, last)
     rest = exp2(top - ref)
-    total = total * rest + exp2(last - ref)
-    acc = acc * where(total == 0.0, 0.0, rest / total)
+    total = {total} * rest + exp2(last - ref)
+    acc = acc * where(total == 0.0, 0.0, {rest} / total)
     return acc, where(total == 0.0, -inf, (ref + log2(total)) * LN2)
 """
 _WEIGHTS: dict[Normalize, tuple[str, str, str]] = {
@@ -114,7 +116,7 @@ def normaliser(normalize: Normalize, sink: Expr | None, funcs: Mapping[str, Func
                 end.span,
                 f"def softmax_end({', '.join(_ENDS)}):",
             )
-        return _build_sink(sink)
+        return _build_sink(sink, SUM in funcs)
     for name, count in POINTS.items():
         if len(functions[name].params) < count:
             raise CuirError.of(
@@ -178,12 +180,13 @@ def _has_sink(end: Func) -> bool:
     second = end.body[1] if len(end.body) > 1 else None
     if end.params != _ENDS or not isinstance(second, Assign) or not isinstance(second.value, Binary):
         return False
-    return end.body == _build_sink(second.value.left)["softmax_end"].body
+    return any(end.body == _build_sink(second.value.left, scaled)["softmax_end"].body for scaled in (False, True))
 
 
-def _build_sink(sink: Expr) -> dict[str, Func]:
-    holes = Holes()
-    return holes.fill(_SINK.format(sink=holes.put(sink)))
+def _build_sink(sink: Expr, scaled: bool) -> dict[str, Func]:
+    """Return the end of a softmax with a sink; `scaled`: sums are of scaled weights."""
+    holes, of = Holes(), f"{SUM}({{}})" if scaled else "{}"
+    return holes.fill(_SINK.format(sink=holes.put(sink), total=of.format("total"), rest=of.format("rest")))
 
 
 __all__ = ["CONDITIONS", "FOLLOWED", "PARTED", "POINTS", "is_parted", "meets", "normaliser", "score_comment", "takes_turns"]

@@ -42,14 +42,17 @@ def widen(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return x.double() * scale.double().reshape(*scale.shape, *(1,) * (4 - scale.dim()))
 
 
-def expect(pairs: list[Pair], mod: Mod | None = None, kept: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def expect(
+    pairs: list[Pair], mod: Mod | None = None, kept: torch.Tensor | None = None, sink: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = (widen(*pair) for pair in pairs)
     s = q @ k.repeat_interleave(H // HK, 1).mT * q.shape[-1] ** -0.5
     if mod is not None:
         s = mod(s, *torch.meshgrid(*map(torch.arange, s.shape), indexing="ij"))
     if kept is not None:
         s = s.masked_fill(~kept, -torch.inf)
-    return torch.softmax(s, -1) @ v.repeat_interleave(H // HK, 1), s.logsumexp(-1)
+    lse = s.logsumexp(-1) if sink is None else torch.logaddexp(s.logsumexp(-1), sink.double().expand(H)[:, None])
+    return torch.exp(s - lse.clamp(min=-1e30)[..., None]) @ v.repeat_interleave(H // HK, 1), lse
 
 
 def call(pairs: list[Pair], *mods: Any, **options: Any) -> Any:
@@ -167,6 +170,17 @@ def test_tensors_without_data() -> None:
     assert (o.shape, o.dtype, lse.shape, lse.dtype) == ((B, H, M, 128), torch.bfloat16, (B, H, M), torch.float32)
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["all keys", "some queries without keys"])
+@pytest.mark.parametrize("sink", [-2.0, torch.linspace(-3.0, 30.0, H)], ids=["number", "heads"])
+def test_sinks(sink: Any, kept: bool) -> None:
+    pairs, mask = quantised(), None if kept else cuir.create_block_mask(lambda b, h, i, j: j <= i - 5, None, None, M, N)
+    pairs_kept = None if kept else torch.arange(N) <= torch.arange(M)[:, None] - 5
+    expected = expect(pairs, None, pairs_kept, torch.as_tensor(sink))
+    require_close(call(pairs, None, mask, sink=sink), expected)
+    step = torch.compile(lambda: call(pairs, None, mask, sink=sink), backend="aot_eager", fullgraph=True)
+    require_close(step(), expected)
+
+
 # ---- what is refused
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
@@ -177,7 +191,7 @@ def test_tensors_without_data() -> None:
         ({"k_scale": torch.ones(B, HK, 3)}, "U408", "[2, 2, 2], found [2, 2, 3]"),
         ({"v_scale": torch.ones(B, HK, 2)}, "U408", "`v_scale` has the shape [] or [2, 2], found"),
         ({"v_scale": -1.0}, "U413", "`v_scale` must be a positive number or a tensor of float32, found -1.0"),
-        ({"sink": 1.0}, "U413", "without a sink"),
+        ({"sink": torch.ones(H, requires_grad=True)}, "X109", "no gradients"),
         ({"normalize": "sigmoid"}, "U413", "is a softmax"),
         ({"dropout_p": 0.5}, "U413", "dropout"),
         ({"batch_invariant": True}, "U413", "batch_invariant"),
