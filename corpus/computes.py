@@ -52,6 +52,10 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
         "prepare": Computed("attention_rows"),
         "finish": Computed("scaled_gradient"),
     },
+    "flash_bwd_f8_sm90": {
+        "flash_bwd": Computed("causal_gradients_f8", small={"T": F8E4M3, "D": 64, "BN": 64, "SUMMED": 128}),
+        "prepare": Computed("attention_rows_f8", small={"T": F8E4M3, "D": 64}),
+    },
     "flash_bwd_wide_sm90": {"flash_bwd": Computed("causal_gradients", {"D": 192})},
     "flash_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_query_gradients")},
     "flash_bwd_split_sm90": {

@@ -1,6 +1,7 @@
 """FlexAttention's interface on verified kernels."""
 
 from ..attn.api.block_masks import create_block_mask, create_nested_block_mask
+from ..attn.api.fp8_calls import fp8_attention
 from ..attn.api.scaled_calls import quantize_fp8
 from ..attn.capture.kernel_operands import packed_copies
 from ..attn.kernels.attention_kernel import Attention, attention
@@ -40,6 +41,7 @@ __all__ = [
     "create_block_mask",
     "create_nested_block_mask",
     "flex_attention",
+    "fp8_attention",
     "packed_copies",
     "quantize_fp8",
     "selected_attention",

@@ -14,7 +14,8 @@ from ..attn.splicing.captured_arguments import CapturedArguments, sources_of
 from ..attn.splicing.captured_gradients import gradients_of
 from ..attn.splicing.specification_copies import bound_reads, fix_lengths
 from ..attn.tracing.read_ranges import trace_without_clashes
-from ..attn.tracing.splice_names import BACKWARD
+from ..attn.tracing.splice_names import BACKWARD, GRADIENT_SCALE
+from ..attn.verification.fp8_specifications import make_fp8_gradients
 from ..attn.verification.hidden_biases import make_hidden_biases
 from ..attn.verification.numeric import add_note, judge
 from ..attn.verification.problems import (
@@ -95,6 +96,8 @@ def prepare_specification(
         return at_lengths, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
 
     names = _list_names(kernel)
+    if GRADIENT_SCALE in names:
+        return make_fp8_gradients(variant, extra)
     flags = {"queries_alone": "dK" not in names, "keys_alone": "dQ" not in names}
     return gradients(variant, extra, list_learned if gradient_names else None, **flags, exact_scores=exact_scores)
 

@@ -29,6 +29,7 @@ QUERIES = (
 )
 KEYS = (
     "flash_bwd_sm90",
+    "flash_bwd_f8_sm90",
     "flash_bwd_wide_sm90",
     "flash_bwd_split_sm90",
     "flash_bwd_sm80",

@@ -220,6 +220,40 @@ def scaled_calls_are_right(device: str = "cuda", backend: str = "auto") -> None:
             assert error < 0.04, (per, factor, error)
 
 
+def gradients_are_right(device: str = "cuda", backend: str = "auto", length: int = 4096) -> None:
+    """Training calls beside float64: heads of a group, masks, a mod, and gradients of 1, whose sums lose most to the 14 bits of the tensor core."""
+    problems = (
+        (64, 64, None, "normal"),
+        (128, 128, None, "ones"),
+        (128, 128, lambda b, h, i, j: j <= i, "normal"),
+        (72, 40, None, "capped"),
+    )
+    for D, DV, mod, kind in problems:
+        g = torch.Generator(device).manual_seed(D)
+        n = length if kind == "ones" else min(length, 700)
+        shapes = ((4, D), (2, D), (2, DV), (4, DV))
+        q, k, v, do = (torch.randn(1, h, n, d, device=device, generator=g).bfloat16() for h, d in shapes)
+        do = torch.ones_like(do) if kind == "ones" else do
+        mask = None if mod is None else cuir.create_block_mask(mod, None, None, n, n, device=device)
+        score = (lambda s, b, h, i, j: 5 * torch.tanh(s / 5)) if kind == "capped" else None
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        o = cuir.fp8_attention(*leaves, score, mask, backend=backend, verify="off")
+        results = [o, *torch.autograd.grad(o, leaves, do)]
+        wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        s = wide[0] @ wide[1].repeat_interleave(2, 1).mT * D**-0.5
+        s = s if score is None else score(s, 0, 0, 0, 0)
+        if mod is not None:
+            s = s.masked_fill(torch.ones(n, n, dtype=torch.bool, device=device).triu(1), -torch.inf)
+        exact = s.softmax(-1) @ wide[2].repeat_interleave(2, 1)
+        errors = [
+            float((x.double() - y).norm() / y.norm())
+            for x, y in zip(results, [exact, *torch.autograd.grad(exact, wide, do.double())], strict=True)
+        ]
+        print(D, DV, kind, errors, flush=True)
+        small = errors[::3] if kind == "ones" else errors  # dP is a row's sum of V, whose errors are as large as dS
+        assert max(small) < 0.08, (D, DV, kind, errors)
+
+
 def _spread_scale(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     if scale.dim() == 3:
         scale = scale.repeat_interleave(128, 2)[:, :, : x.shape[2]]
@@ -362,3 +396,8 @@ def test_attention(setting: str, dtype: str) -> None:
 @pytest.mark.gpu
 def test_scaled_calls() -> None:
     run_isolated(scaled_calls_are_right, seconds=600)
+
+
+@pytest.mark.gpu
+def test_gradients_of_training_calls() -> None:
+    run_isolated(gradients_are_right, seconds=600)

@@ -83,6 +83,7 @@ SMALL = {
     "gemm": {"BM": 64, "BN": 64},
     "flash_bwd": {"D": 64, "BN": 64},
     "flash_bwd_sm90": {"D": 64},
+    "flash_bwd_f8_sm90": {"D": 64, "BN": 64},
     "flash_bwd_wide_sm90": {"D": 192},
     "flash_bwd_dq_sm90": {"D": 64, "BM": 64, "BN": 64},
     "flash_bwd_split_sm90": {"D": 64, "DV": 64},

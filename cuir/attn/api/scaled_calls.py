@@ -92,7 +92,7 @@ def _prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
 
 def _refuse_gradients(tensors: list[torch.Tensor]) -> None:
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        wrong("X109", "attention of 8-bit inputs has no gradients", "call under torch.no_grad(), or with tensors of bfloat16")
+        wrong("X109", "attention of 8-bit inputs has no gradients", "cuir.fp8_attention, of tensors of bfloat16, or torch.no_grad()")
 
 
 def _check_supported(request: AttentionRequest, scales: Scales) -> None:
@@ -138,15 +138,21 @@ def _find_score(score_mod: Mod | None, scales: Scales, group: int, usual: bool) 
     if not any(isinstance(x, torch.Tensor) for x in scales[:2]):
         return score_mod  # numbers are factors of the scale
     if is_compiling():
-        return _make_score(score_mod, scales, group, usual)
+        return make_scaled_score(score_mod, scales, group, usual)
     key = id(score_mod), id(scales.query), id(scales.key), group, usual
     entry = _SCORES.get(key)
     if entry is None:
-        entry = _SCORES[key] = _make_score(score_mod, scales, group, usual), (score_mod, scales)
+        entry = _SCORES[key] = make_scaled_score(score_mod, scales, group, usual), (score_mod, scales)
     return entry[0]
 
 
-def _make_score(score_mod: Mod | None, scales: Scales, group: int, usual: bool) -> Mod:
+def make_scaled_score(score_mod: Mod | None, scales: Scales, group: int, usual: bool) -> Mod:
+    """Return the score_mod of products of numbers without their scales, of queries and keys.
+
+    Args:
+        group: query heads of a key head.
+        usual: the scores' scale is at least USUAL.
+    """
     of_queries, of_keys = _make_factor(scales.query, 1, usual), _make_factor(scales.key, group, usual)
 
     def scaled(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
@@ -233,15 +239,17 @@ def quantize_fp8(x: torch.Tensor, per: Granularity = "head", dtype: torch.dtype 
     if per not in ("tensor", "head", "block"):
         wrong("U413", f'per must be "tensor", "head" or "block", found {per!r}')
     largest = torch.finfo(dtype).max
-    magnitudes = x.detach().float().abs()
-    if per == "block":
-        rows = torch.nn.functional.pad(magnitudes.amax(-1), (0, -x.shape[2] % BLOCK))
+    x = x.detach()
+    if not x.numel():
+        most = x.new_zeros({"tensor": (), "head": x.shape[:2], "block": (*x.shape[:2], -(-x.shape[2] // BLOCK))}[per])
+    elif per == "block":
+        rows = torch.nn.functional.pad(x.abs().amax(-1), (0, -x.shape[2] % BLOCK))
         most = rows.unflatten(2, (-1, BLOCK)).amax(-1)
     else:
-        most = magnitudes.amax((2, 3)) if per == "head" else magnitudes.amax()
-    scale = torch.where(most > 0, most / largest, 1.0)
+        most = x.abs().amax((2, 3)) if per == "head" else x.abs().amax()
+    scale = torch.where(most > 0, most.float() / largest, 1.0)
     of_rows = scale.repeat_interleave(BLOCK, 2)[:, :, : x.shape[2], None] if per == "block" else scale[..., None, None]
-    return (x.detach().float() / of_rows).clamp(-largest, largest).to(dtype), scale
+    return (x.float() / of_rows).clamp_(-largest, largest).to(dtype), scale
 
 
-__all__ = ["Scales", "attend_scaled", "quantize_fp8"]
+__all__ = ["USUAL", "Scales", "attend_scaled", "make_scaled_score", "quantize_fp8"]

@@ -86,6 +86,11 @@ def pack_rows(x: torch.Tensor) -> torch.Tensor:
     return copy.expand(x.shape)
 
 
+def as_kernels_read(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return tensors as kernels read them, copies where they must be."""
+    return tuple(x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else pack_rows(x) for x in tensors)
+
+
 def output_for(query: torch.Tensor, columns: int) -> torch.Tensor:
     """Return O [B, H, M, columns] as a kernel writes it, not initialised.
 
@@ -170,6 +175,7 @@ def _rows(like: torch.Tensor, outer: Sequence[int], columns: int) -> torch.Tenso
 __all__ = [
     "PackedCopies",
     "as_it_lies",
+    "as_kernels_read",
     "autocast",
     "autocasts",
     "empty_as",

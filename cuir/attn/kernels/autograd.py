@@ -237,7 +237,7 @@ class Gradients:
             captured_values = join_arguments(device_arguments[KERNEL])
             learned = {name: torch.zeros_like(captured_values[of]) for of, name in plan.by_keys.transferred.gradients.items()}
             if plan.spread:
-                dk, dv = _sums(k).zero_(), _sums(v).zero_()
+                dk, dv = make_sums(k).zero_(), make_sums(v).zero_()
             else:
                 dk, dv = (make_placeholder(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
             sums = {"dQ": dq} if "dQ" in plan.by_keys.takes else {}
@@ -255,7 +255,7 @@ class Gradients:
     def _make_sums(self, q: torch.Tensor) -> torch.Tensor:
         """Return the unwritten f32 tensor of dQ, of one row in memory for kernels that neither read nor write it."""
         if not self.plan.in_blocks:
-            return _sums(q) if self.plan.adds else make_placeholder(q, torch.float32)
+            return make_sums(q) if self.plan.adds else make_placeholder(q, torch.float32)
         length = count_sums(q.shape[2], q.shape[3])
         return _floats(q, *q.shape[:2], length) if self.plan.adds else _floats(q, 1, 1, 4).expand(*q.shape[:2], 4)
 
@@ -342,7 +342,7 @@ def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _sums(like: torch.Tensor) -> torch.Tensor:
+def make_sums(like: torch.Tensor) -> torch.Tensor:
     """Return an unwritten f32 tensor of a shape, whose rows begin at multiples of 16 bytes."""
     return _floats(like, *like.shape[:-1], -(-like.shape[-1] // 4) * 4)[..., : like.shape[-1]]
 
@@ -595,9 +595,12 @@ __all__ = [
     "Learnable",
     "Ready",
     "backward",
+    "check_unwritten",
     "choose_gradients",
     "collect_learnable",
     "collect_read_tensors",
     "join_arguments",
+    "make_sums",
     "run_differentiable",
+    "versions_of",
 ]

@@ -133,7 +133,7 @@ class Part:
         self.attention, self.transferred, self.kernel = attention, transferred, transferred.kernel
         traced = attention.traced
         slopes = {"SLOPES": _has_slope(traced)}
-        self.step = Step(transferred.program, self.kernel, {**attention.fixed, **setting, **slopes})
+        self.step = Step(transferred.program, self.kernel, {**attention.fixed, **slopes, **setting})
         # indices, among the captured parameters of the forward pass, of those that this kernel takes
         self.places = places_read_by_gradients(traced)
         self.results = Cache()

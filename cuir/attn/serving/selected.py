@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.autograd.function import FunctionCtx
 
-from ...arguments.requirements import COPY_ALIGNMENT
 from ...spec.specification import Lengths, lengths_of
 from ...syntax.caller_values import plain_number
 from ..capture.attention_request import Level, Mod, Options, Variant
@@ -21,7 +20,7 @@ from ..capture.call_inputs import (
     wrong,
 )
 from ..capture.double_backward import differentiate_once
-from ..capture.kernel_operands import autocast, autocasts, output_for, pack_rows, strides_fit, without_room
+from ..capture.kernel_operands import as_kernels_read, autocast, autocasts, output_for, without_room
 from ..kernels.attention_kernel import Attention
 from ..kernels.autograd import BackwardInputs
 from ..kernels.card_kernels import WIDEST, choose_target
@@ -165,7 +164,7 @@ class SelectedCall(NamedTuple):
         """Compute O and LSE."""
         at, lists = lengths_of(query, key), self.selection.lists
         o = output_for(query, value.shape[3])
-        q, k, v = _as_read(query, key, value)
+        q, k, v = as_kernels_read(query, key, value)
         arguments = {"Q": q, "K": k, "V": v, "BLOCKS": lists.blocks, "COUNTS": lists.counts, "O": o, "scale": self.scale}
         rows = (at.B, at.H, at.M)
         lse = launch_attention(SequenceLaunch(self.attention, self.data, at, at.B, arguments, rows, self.backend))
@@ -179,14 +178,9 @@ class SelectedCall(NamedTuple):
         gradients = self.attention.kept.get(sizes)
         if not isinstance(gradients, SelectedGradients):
             gradients = self.attention.kept[sizes] = SelectedGradients(self.attention, sizes)
-        q, k, v, o, do = _as_read(q, k, v, o, do)
+        q, k, v, o, do = as_kernels_read(q, k, v, o, do)
         inputs = BackwardInputs(q, k, v, o, lse, do, tensors.dlse)
         return gradients.compute(inputs, self.data, lists, self.scale, self.backend == "interpret")
-
-
-def _as_read(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return tensors as kernels read them, copies where they must be."""
-    return tuple(x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else pack_rows(x) for x in tensors)
 
 
 class _Differentiable(torch.autograd.Function):

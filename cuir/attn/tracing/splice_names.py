@@ -14,12 +14,13 @@ from .mod_evaluator import CONSTANTS
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
 VALUE_SCALE = "VSCALE"  # scales of V, by batch entry and key head, or one for all of either
+GRADIENT_SCALE = "DOSCALE"  # scales of dO in 8 bits, by batch entry and key head
 STANDARD = ("Q", "K", "V", VALUE_SCALE, "O", "LSE", "scale")  # parameters of attention kernels of the corpus
 # parameters of every backward kernel; one without dK has the forward pass's splice points, and `dscore`
 BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")
-# with O and LSE of the forward pass, for kernels that compute L and DL themselves, and all or some gradients of the
-# inputs
-GRADIENTS = (*BACKWARD, "FO", "FL", "dQ", "dK", "dV")
+# with O and LSE of the forward pass, for kernels that compute L and DL themselves, queries and keys before they were
+# rounded to 8 bits, scales, and all or some gradients of the inputs
+GRADIENTS = (*BACKWARD, "FO", "FL", "QH", "KH", "QSCALE", "KSCALE", VALUE_SCALE, GRADIENT_SCALE, "dQ", "dK", "dV")
 BACKWARD_POINTS = {
     "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,
 }  # splice points of those, with the number of parameters  # fmt: skip
@@ -87,6 +88,7 @@ __all__ = [
     "DISTANCES",
     "DROPOUT",
     "GRADIENTS",
+    "GRADIENT_SCALE",
     "LISTS",
     "OF_SEQUENCE",
     "OPTIONAL",

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest
 
 import cuir
-from cuir.attn.api.scaled_calls import Scales, _make_score
+from cuir.attn.api.scaled_calls import Scales, make_scaled_score
 from cuir.attn.kernels.card_kernels import find_kernel
 from cuir.syntax.types import F8E4M3
 from cuir.text.diagnostics import CuirError
@@ -114,7 +114,7 @@ def test_scales_of_blocks_beside_a_mod() -> None:
 def test_a_scale_of_a_head_is_no_work_for_a_pair(per: str) -> None:
     """It goes into the factor of the exponents; a scale of a block multiplies each score."""
     pairs = quantised(per=per)
-    mod = _make_score(None, Scales(pairs[0][1], pairs[1][1], 1.0), H // HK, usual=True)
+    mod = make_scaled_score(None, Scales(pairs[0][1], pairs[1][1], 1.0), H // HK, usual=True)
     program = cuir.show(cuir.attention(mod, dtype=torch.float8_e4m3fn, head_dim=64, verify="off").program)
     assert re.search(r"return S, scale \* max\(scale_2\[.*\* LOG2E", program)
 
