@@ -24,6 +24,7 @@ import torch
 
 import cuir
 from cuir import create_block_mask, flex_attention, fp8_attention
+from cuir.attn.splicing.backward import transfer_backward
 
 TOKENS = 16384
 HEADS = 16
@@ -78,14 +79,14 @@ def compute_errors(kind: str, length: int, dim: int, causal: bool, device: str) 
 def launch_kernel(q: torch.Tensor, causal: bool, settings: Mapping[str, Any]) -> Callable[[], object]:
     """Return a launch of the kernel of gradients alone, with other settings than a call's; its scales are 1."""
     import corpus
-    from cuir.runtime.compiled import CompiledKernel
+    from cuir.runtime.compiled import compile
     from cuir.spec.gradients import pad_rows
 
     B, H, M, D = q.shape
     spec = corpus.variant("causal")() if causal else cuir.Specification("full")
     text = corpus.kernels()["flash_bwd_f8_sm90"].read_text(encoding="utf-8")
-    program = cuir.transfer(cuir.parse(text, "flash_bwd_f8_sm90.cuir"), spec, "flash_bwd").program
-    kernel = CompiledKernel(cuir.lower(cuir.check(program, "flash_bwd", {"D": D, "SLOPES": False, **settings})))
+    program = transfer_backward(cuir.parse(text, "flash_bwd_f8_sm90.cuir"), spec).program
+    kernel = compile(program, kernel="flash_bwd", consts={"D": D, "SLOPES": False, **settings})
     eighths = {n: q.to(torch.float8_e4m3fn) for n in ("Q", "K", "V", "dO")}
     scales = {n: torch.ones(B, H, device=q.device) for n in ("QSCALE", "KSCALE", "VSCALE", "DOSCALE")}
     rows = {n: torch.zeros(B, H, pad_rows(M), device=q.device) for n in ("L", "DL")}
@@ -102,7 +103,8 @@ def measure(length: int, dim: int, causal: bool, rounds: int, settings: Mapping[
     leaves = [x.requires_grad_() for x in (q, k, v)]
     mask = create_block_mask(lambda b, h, i, j: j <= i, None, None, length, length, device="cuda") if causal else None
     calls: dict[str, Callable[[], Any]] = {}
-    for name, call in (("8 bits", fp8_attention), ("bfloat16", flex_attention)):
+    attentions: dict[str, Call] = {"8 bits": fp8_attention, "bfloat16": flex_attention}
+    for name, call in attentions.items():
         o = call(*leaves, block_mask=mask)
         calls[f"{name} forward"] = torch.no_grad()(partial(call, *leaves, block_mask=mask))
         calls[f"{name} backward"] = partial(torch.autograd.grad, o, leaves, do, retain_graph=True)

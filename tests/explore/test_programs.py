@@ -185,14 +185,14 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
         (
             "flash_bwd_f8_sm90",
             "flash_bwd",
-            {"D": 64, "BN": 64, "SUMMED": 64, "LATER": later, "DYNAMIC": False},
+            {"T": F8E4M3, "D": 64, "BN": 64, "SUMMED": 64, "LATER": later, "DYNAMIC": False},
             {"B": 1, "H": 2, "HK": 1, "M": 100, "N": 130, "VB": 1, "VH": 1, "MP": 128},
             {"scale": 0.1},
             2,
         )
         for later in (False, True)
     ),
-    ("flash_bwd_f8_sm90", "prepare", {"D": 64}, {"B": 1, "H": 2, "HK": 1, "M": 200, "MP": 256}, {}, 1),
+    ("flash_bwd_f8_sm90", "prepare", {"T": F8E4M3, "D": 64}, {"B": 1, "H": 2, "HK": 1, "M": 200, "MP": 256}, {}, 1),
     ("flash_fwd_split_sm90", "flash_fwd", {"D": 64, "DYNAMIC": False}, {"B": 1, "H": 2, "HK": 1, "M": 64, "N": 200}, {"scale": 0.1}, 2),
     *(
         (

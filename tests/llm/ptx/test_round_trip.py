@@ -49,7 +49,9 @@ SPLIT_KERNELS = {
     ("flash_bwd_dq_split_sm90", "flash_bwd_dq"),
     ("selected_bwd_sm90", "flash_bwd"),
 }
-NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | STAGED_KERNELS | SPLIT_KERNELS
+# columns of an array leave it by halves, and a warp deals out the work beside three that work: the reader takes the halves for stages, that warp for a role
+DEALT_KERNELS = {("flash_bwd_f8_sm90", "flash_bwd")}
+NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | STAGED_KERNELS | SPLIT_KERNELS | DEALT_KERNELS
 KERNELS = [key for name, kernels in COMPUTES.items() for kernel in kernels if (key := (name, kernel)) not in NOT_READ]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
