@@ -71,8 +71,6 @@ def fp8_attention(
     check_tensors(query, key, value, enable_gqa=True)
     if query.dtype != torch.bfloat16:
         wrong("U404", f"`query` must be bfloat16, found {word(query.dtype)}", "query.to(torch.bfloat16), and key and value alike")
-    if number is not None and not number > 0:
-        wrong("U413", f"`scale` must be positive, found {number}")
     needed = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     if needed:
         _check_differentiable(query, value)

@@ -136,7 +136,7 @@ def in_order() -> torch.Tensor:
 
 BAD: list[tuple[str, str, str, Callable[[], Any]]] = [
     ("dtype", "U404", "`query` must be bfloat16, found float16", lambda: train(q=Q.half(), v=V.half())),
-    ("scale", "U413", "`scale` must be positive, found -1.0", lambda: train(scale=-1.0)),
+    ("scale", "U413", "scale must be a finite number, found -1.0", lambda: train(scale=-1.0)),
     (
         "head dim",
         "U410",
