@@ -39,6 +39,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "decode_split_sm90": {"flash_decode": Computed("cached_decode", small={"D": 64, "BM": 16, "GROUP": 4, "CHUNK": 16})},
     "mla_decode_sm90": {"mla_decode": Computed("cached_latent_decode", {"D": 192, "DV": 128}, {"BM": 4, "GROUP": 16, "CHUNK": 16})},
     "mla_decode_sm80": {"mla_decode": Computed("cached_latent_decode", {"D": 192, "DV": 128}, {"BM": 4, "GROUP": 8})},
+    "mla_decode_sm75": {"mla_decode": Computed("cached_latent_decode", {"T": F16, "D": 192, "DV": 128}, {"BM": 4, "GROUP": 4})},
     "mla_decode_f8_sm90": {
         "mla_decode": Computed("cached_latent_decode_f8", {"D": 192, "DV": 128}, {"D": 448, "BM": 4, "GROUP": 16, "BN": 32, "CHUNK": 16})
     },

@@ -1,4 +1,4 @@
-"""Gradients, decoding and packed sequences by the kernels for sm_75, in the interpreter beside float64: lengths, heads, head dims, settings, variants, faults."""
+"""Gradients, decoding over caches, also of latent vectors, and packed sequences by the kernels for sm_75, in the interpreter beside float64: lengths, heads, head dims, settings, variants, faults."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.strategies.selection import examples
 
 BY_KEYS, BY_QUERIES = read("flash_bwd_sm75"), read("flash_bwd_dq_sm75")
 DECODE = ("decode_cache_sm75", "flash_decode", "cached_decode")
+LATENT = ("mla_decode_sm75", "mla_decode", "cached_latent_decode")
 PACKED = ("flash_fwd_varlen_sm75", "flash_fwd_varlen", "causal_packed")
 # fewer rows than warps move at a time, warps that share keys, another dim of values
 KEYS_SETTINGS: list[Consts] = [
@@ -39,6 +40,12 @@ DECODE_SETTINGS: list[Consts] = [
     {"D": 64, "BM": 4, "GROUP": 4, "WG": 2},
     {"D": 40, "BM": 8, "GROUP": 2, "WG": 1, "CHUNK": 4},
     {"D": 128, "DV": 64, "BM": 16},
+]
+# heads and queries of a tile, keys that are no whole panels
+LATENT_SETTINGS: list[Consts] = [
+    {"D": 192, "DV": 128, "BM": 4, "GROUP": 4},
+    {"D": 144, "DV": 128, "BM": 16, "GROUP": 1},
+    {"D": 320, "DV": 256, "BM": 1, "GROUP": 16},
 ]
 # blocks that some warps skip, two slabs of queries, pages of few rows
 PACKED_SETTINGS: list[Consts] = [
@@ -88,6 +95,14 @@ def test_decoding_of_any_lengths(setting: Consts, drawn: dict[str, int], seed: i
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("setting", LATENT_SETTINGS, ids=str)
+@examples(0.2)
+@given(st.fixed_dictionaries({**COMMON, "M": st.integers(0, 19)}), st.integers(0, 9))
+def test_decoding_of_latent_vectors_of_any_lengths(setting: Consts, drawn: dict[str, int], seed: int) -> None:
+    check_sizes(LATENT, setting, drawn, F16, seed)
+
+
+@pytest.mark.sweep
 @pytest.mark.parametrize("setting", PACKED_SETTINGS, ids=str)
 @examples(0.2)
 @given(st.fixed_dictionaries({**COMMON, "TQ": st.integers(1, 200)}), st.integers(0, 9))
@@ -133,6 +148,13 @@ FAULTS = [
         "pass_by = 0",
         "sums over values in use",
     ),
+    ("mla_decode_sm75", "sync()                                   # the first block's weights", "pass_by = 0", "weights have not landed"),
+    (
+        "mla_decode_sm75",
+        "sync()                                   # all have left the pair before the next one comes",
+        "pass_by = 0",
+        "keys in use",
+    ),
     ("flash_fwd_varlen_sm75", "sync()                                   # V has landed for all", "pass_by = 0", "V has not landed"),
     pytest.param(
         "flash_fwd_varlen_sm75",
@@ -150,7 +172,7 @@ FAULTS = [
 def test_faults_are_found(name: str, old: str, new: str, what: str) -> None:
     text = corpus.kernels()[name].read_text(encoding="utf-8")
     assert text.count(old) == 1, what
-    kernel, computed = next(iter((k, c) for k, c in COMPUTES[name].items() if k.startswith("flash")))
+    kernel, computed = next(iter((k, c) for k, c in COMPUTES[name].items() if k != "prepare"))
     spec = as_any(corpus.specification(computed.specification), computed.specification)
     report = verify(parse(text.replace(old, new), f"{name}.cuir"), spec, kernel, {"D": 64, **computed.tested}, seeded=0, shrink=False)
     assert not report.ok, what

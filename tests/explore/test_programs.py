@@ -443,18 +443,21 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
         },
         2,
     ),
-    (
-        "mla_decode_sm80",
-        "mla_decode",
-        {"D": 192, "DV": 128, "GROUP": 2, "BM": 8},
-        {"B": 2, "BS": 2, "H": 2, "HK": 1, "M": 1, "NP": 6, "PAGE": 16, "MP": 3},
-        {
-            "scale": 0.1,
-            "PAGES": torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32),
-            "LENGTHS": torch.tensor([37, 48], dtype=torch.int32),
-            "ORDER": torch.tensor([1, 0], dtype=torch.int32),
-        },
-        2,
+    *(
+        (
+            name,
+            "mla_decode",
+            {"D": 192, "DV": 128, "GROUP": 2, "BM": 8},
+            {"B": 2, "BS": 2, "H": 2, "HK": 1, "M": 1, "NP": 6, "PAGE": 16, "MP": 3},
+            {
+                "scale": 0.1,
+                "PAGES": torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32),
+                "LENGTHS": torch.tensor([37, 48], dtype=torch.int32),
+                "ORDER": torch.tensor([1, 0], dtype=torch.int32),
+            },
+            2,
+        )
+        for name in ("mla_decode_sm75", "mla_decode_sm80")
     ),
     (
         "mla_decode_f8_sm90",

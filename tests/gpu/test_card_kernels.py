@@ -30,7 +30,9 @@ def test_gradients_for_turing(case: Callable[..., None], name: str, dim: int, mo
 
 
 @pytest.mark.gpu("sm_75")
-@pytest.mark.parametrize("kind", ["16 bits", "packed", "few", "server", "server decoding"])
+@pytest.mark.parametrize(
+    "kind", ["16 bits", "packed", "few", "server", "server decoding", "latent", "latent, two tokens", "latent, shared"]
+)
 @pytest.mark.parametrize("case", [serving_cases.beside_the_interpreter, serving_cases.same_bits])
 def test_serving_for_turing(case: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sm_75")

@@ -49,6 +49,7 @@ SETTINGS: dict[tuple[str, str], list[Consts]] = {
     ("flash_bwd_sm75", "flash_bwd"): [{"D": 64, "BM": 32}, {"D": 128, "BM": 32, "BN": 32, "SPLIT": 2}, {"D": 40, "BM": 32}],
     ("flash_bwd_dq_sm75", "flash_bwd_dq"): [{"D": 64}, {"D": 128, "BN": 32}, {"D": 40}],
     ("decode_cache_sm75", "flash_decode"): [{"D": 128, "BM": 4, "GROUP": 4}, {"D": 64}, {"D": 40, "BM": 2, "GROUP": 8, "WG": 1}],
+    ("mla_decode_sm75", "mla_decode"): [{"D": 576, "DV": 512}, {"D": 192, "DV": 128, "BM": 4, "GROUP": 4}],
     ("flash_fwd_varlen_sm75", "flash_fwd_varlen"): [
         {"D": 64},
         {"D": 128},

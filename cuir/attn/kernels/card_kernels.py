@@ -27,6 +27,7 @@ CALLS: tuple[Task, ...] = (
     "latent cache",
     "latent cache of 8 bits",
     "varlen",
+    "selected",
 )  # of which a user hears
 NEWER = "its own instructions are not used, so this is not what the GPU could do"
 Kind = Literal[

@@ -196,10 +196,11 @@ class WarpLatentSettings(WarpCacheSettings):
     ) -> dict[str, Const]:
         """Return the setting for lengths: the tallest tile that they fill and the card holds, then the most stages."""
         needed = at.M * (at.H // max(1, at.HK) if self.packed else 1)
-        tiles = {rows: decoding.make_tile(at, rows, self.packed) for rows in LATENT_ROWS if rows < 2 * needed or rows == ROWS}
+        tallest = 2 * needed - 1 if self.is_asynchronous else ROWS
+        tiles = {rows: decoding.make_tile(at, rows, self.packed) for rows in LATENT_ROWS if rows <= max(ROWS, tallest)}
         candidates = [{"BM": t.queries, "GROUP": t.group, "STAGES": stages} for t in tiles.values() for stages in (3, 2, 1)]
         setting = choose_fitting(self.program, None, self.fixed, candidates, self.card)
-        rows, stages = int(setting["BM"]) * int(setting["GROUP"]), int(setting["STAGES"])  # type: ignore[arg-type]
+        rows, stages = int(setting["BM"]) * int(setting["GROUP"]), int(setting.get("STAGES", 1))  # type: ignore[arg-type]
         columns = count_panel_columns(int(self.fixed["D"]))  # type: ignore[arg-type]
         pair = 2 * BLOCK
         splits = self.share_out(tiles[rows].units, at.N, pair, 2 * columns * (rows + stages * pair))
