@@ -244,6 +244,7 @@ def test_what_nvcc_compiles(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.nvcc
+@pytest.mark.sweep
 @pytest.mark.parametrize("block", [b for b in all_blocks("file") if b.name.endswith(".cuir")], ids=lambda b: b.name)
 def test_kernels_compile_without_spills(block: Block, tmp_path: Path) -> None:
     with reader_folder(block.page, tmp_path):

@@ -33,6 +33,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("row", SMALL, ids=lambda row: f"{row.mode}, {row.variant}")
 def test_each_kind_of_row_is_right_and_names_absent_peers(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_peers, "find_spec", lambda name: None)

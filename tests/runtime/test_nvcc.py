@@ -202,6 +202,7 @@ def test_targets(arch: str, options: tuple[str, str, str]) -> None:
 
 # ---- with nvcc
 @needs_nvcc
+@pytest.mark.sweep
 @pytest.mark.parametrize("consts", [{}, {"CLUSTER": 2, "BM": 384, "BN": 80}], ids=["alone", "in clusters"])
 def test_the_expert_kernel_compiles_without_spills(consts: dict[str, int]) -> None:
     checked = corpus_kernel("flash_fwd_sm90.flash_fwd")
@@ -238,12 +239,12 @@ def some_random_kernels() -> list[Case]:
 
 @pytest.mark.sweep
 @pytest.mark.nvcc
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(6))
 def test_the_corpus_random_kernels_and_hard_names_compile(part: int, tmp_path: Path) -> None:
     """Compile to PTX; without ptxas, which the test of the expert kernel runs."""
-    sources = [lower(checked).source for checked in map(corpus_kernel, NAMES[part::3])]
-    sources += [lower(check(parse(case.text))).source for case in some_random_kernels()[part::3]]
-    sources += [lower(checked).source for checked in queues()[part::3]]
+    sources = [lower(checked).source for checked in map(corpus_kernel, NAMES[part::6])]
+    sources += [lower(check(parse(case.text))).source for case in some_random_kernels()[part::6]]
+    sources += [lower(checked).source for checked in queues()[part::6]]
     sources.append(lower(kernel(with_names([n for n in HARD if n != "INFINITY"]))).source)
     path = tmp_path / "all.cu"
     path.write_text(one_file(sources), encoding="utf-8")

@@ -30,7 +30,14 @@ def test_rows_of_other_sequences_that_count_are_found() -> None:
         # blocks behind the last token are visited, and read nothing
         ("decode_cache_sm80", "cached_decode", "max(0, min(cdiv(LENGTHS[b], BN), cdiv(", "max(0, max(cdiv(LENGTHS[b], BN), cdiv(", "V108"),
         ("decode_cache_sm75", "cached_decode", "LENGTHS[b] - M + 1) // BN)", "LENGTHS[b] - M + 2) // BN)", "V102"),
-        ("flash_fwd_varlen_sm80", "causal_packed", "(b, h, m)[1] - 1 - i", "(b, h, m)[1] - i", "V103"),
+        pytest.param(
+            "flash_fwd_varlen_sm80",
+            "causal_packed",
+            "(b, h, m)[1] - 1 - i",
+            "(b, h, m)[1] - i",
+            "V103",
+            marks=pytest.mark.thorough("lengths of sequences are asked of the kernels above"),
+        ),
     ],
 )
 def test_contracts_are_asked_with_the_lengths_of_sequences(name: str, function: str, old: str, new: str, code: str) -> None:
