@@ -4,9 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNS := $(VENV)/.runs
-# The first interpreter that is new enough; name another with `make PYTHON=...`.
-PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# The first interpreter that is new enough, looked for once and if needed; name another with `make PYTHON=...`.
+ifndef PYTHON
+PYTHON = $(eval PYTHON := $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done))$(PYTHON)
+endif
 VARIANT ?= prefix_lm
 OUT ?= out
 export OMP_NUM_THREADS ?= 1
