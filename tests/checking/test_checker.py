@@ -60,6 +60,7 @@ def test_corpus_checks(path: Path) -> None:
                 assert_flat(stmt, checked)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_flat_node_stands_in_one_place_and_the_source_has_no_types(path: Path) -> None:
     program = parse(path.read_text(), path.name)

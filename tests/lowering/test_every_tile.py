@@ -79,6 +79,7 @@ def test_what_checks_lowers(data: st.DataObject) -> None:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize(("workers", "rows", "cols"), [("warpgroups", 1, 64), ("warpgroups", 192, 1), ("warps", 48, 24), ("warps", 1, 1)])
 def test_reductions_and_transposes_lower_on_every_card(arch: str, workers: str, rows: int, cols: int) -> None:

@@ -41,6 +41,7 @@ def test_each_end_is_counted_as_what_it_is() -> None:
     assert "exit code 3" in outcomes[f"{cases.ATTENTION}::death"].message
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_of_the_scenarios_passes(name: str) -> None:
     o = run_one(cases.load()[name], Setting())

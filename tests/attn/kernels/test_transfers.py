@@ -103,6 +103,7 @@ def assert_equal(actual: TransferResult, expected: TransferResult) -> None:
     assert mine.keys() == second.keys() and all(torch.equal(torch.as_tensor(mine[n]), torch.as_tensor(second[n])) for n in mine)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SPECS)
 def test_what_is_read_is_what_was_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SPECS[name]
@@ -118,6 +119,7 @@ def test_what_is_read_is_what_was_made(name: str, monkeypatch: pytest.MonkeyPatc
 GRADIENTS = [n for n in SPECS if n not in ("sigmoid", "relu", "another name", "largest")]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_kernels_of_gradients_are_read_as_they_were_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SPECS[name]
