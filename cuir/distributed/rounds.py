@@ -431,22 +431,24 @@ class _Sum:
         for start, stop in itertools.pairwise(cuts):
             parts = [_take(g, Span(start - at.start, stop - at.start)) for at, g in addends if at.start <= start < at.stop]
             pieces.append((Span(start, stop), parts))
-        if whole is None:
-            return _join([_add_up(parts, _take(self.like, at)) for at, parts in pieces] or [torch.zeros_like(self.like)])
+        total = torch.empty_like(self.like) if whole is None else whole
         for at, parts in pieces:
-            if len(parts) > 1:
-                _add_up(parts, self.like, _take(whole, at))
-        return whole
+            if whole is None or len(parts) > 1:
+                _add_up(parts, _take(total, at))
+        return total
 
 
-def _add_up(parts: list[torch.Tensor], like: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the sum of parts, rounded once: the part itself if there is one, zeros if there is none."""
-    if len(parts) < 2:
-        return parts[0] if parts else torch.zeros_like(like)
-    first, *between, last = parts
-    for x in between:
-        first = torch.add(first, x) if first.dtype == torch.float32 else first.float().add_(x)
-    return torch.add(first, last, out=torch.empty_like(like) if out is None else out)
+def _add_up(parts: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Write the sum of parts, rounded once: a copy of a single part, zeros if there is none."""
+    if not parts:
+        out.zero_()
+    elif len(parts) == 1:
+        out.copy_(parts[0])
+    else:
+        first, *between, last = parts
+        for x in between:
+            first = torch.add(first, x) if first.dtype == torch.float32 else first.float().add_(x)
+        torch.add(first, last, out=out)
 
 
 class _Rounds(torch.autograd.Function):
