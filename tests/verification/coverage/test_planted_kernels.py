@@ -101,7 +101,7 @@ def test_a_decoding_that_is_wrong_at_one_number_is_refused(b: str, hk: str) -> N
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
-@pytest.mark.usefixtures("no_schedules")
+@pytest.mark.usefixtures("no_schedules", "few_problems")
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     "b, hk", [("b", "hk"), ("16 if b == 16 else b", "32 if hk == 32 else hk"), ("b", "h // 12 if group == 12 else hk")]
