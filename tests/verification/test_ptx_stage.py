@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +15,7 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.mutation.mutants import choose_mutants, mutants
+from cuir.ops.limits import TARGETS
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
@@ -66,6 +69,32 @@ def test_kernels_of_the_corpus_run_as_ptx(name: str, kernel: str) -> None:
         assert UNKNOWN.get((name, kernel), "unexpected") in error.diagnostics[0].message, str(error)
     else:
         assert (name, kernel) not in UNKNOWN and compiled.coverage > 0.2
+
+
+@functools.cache
+def list_kernels_for(arch: str) -> list[tuple[str, str]]:
+    """Return programs and kernels of the corpus whose code runs on an architecture."""
+    digits = arch.removeprefix("sm_")
+    capability = int(digits[:-1]), int(digits[-1])
+    return [
+        (name, kernel)
+        for name, path in (corpus.programs() | corpus.kernels()).items()
+        for own, kernel in re.findall(r'^@kernel\(arch="(\w+)".*\ndef (\w+)', path.read_text(encoding="utf-8"), re.MULTILINE)
+        if kernel in COMPUTES.get(name, {}) and TARGETS[own].runs_on(capability)
+    ]
+
+
+@pytest.mark.thorough("the machine takes 5 to 60 CPU seconds for attention")
+@pytest.mark.parametrize(("arch", "name", "kernel"), [(a, *k) for a in ("sm_86", "sm_89") for k in list_kernels_for(a)])
+def test_kernels_run_as_nvcc_compiles_them_for_later_gpus(arch: str, name: str, kernel: str) -> None:
+    """The lowered text is that of an earlier target; headers and nvcc choose by the architecture."""
+    program, checked, spec = prepare(name, kernel)
+    compiled = compile_lowered(replace(lower(checked), arch=arch))
+    assert compiled.kernel.module.module.target == arch
+    problems = list(choose_ptx_problems(checked, spec))
+    for case, schedule in (problems[len(name) % len(SCHEDULES)], problems[-1]):
+        check_ptx_case(program, compiled, spec, case, schedule)
+    assert compiled.coverage > 0.2
 
 
 def test_the_stage_tells_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
