@@ -43,7 +43,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "mla_decode_f8_sm90": {
         "mla_decode": Computed("cached_latent_decode_f8", {"D": 192, "DV": 128}, {"D": 448, "BM": 4, "GROUP": 16, "BN": 32, "CHUNK": 16})
     },
-    "mla_selected_sm90": {"mla_selected": Computed("causal_selected_tokens", {"D": 192, "DV": 128})},
+    "mla_selected_sm90": {"mla_selected": Computed("causal_selected_tokens", {"D": 192, "DV": 128}, {"BM": 1})},
     "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_sm80": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_sm75": {"flash_fwd_varlen": Computed("causal_packed", {"T": F16})},
