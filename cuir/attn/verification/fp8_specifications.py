@@ -48,12 +48,12 @@ def make_fp8_gradients(spec: Specification, arguments: Arguments | None = None) 
         products = (q @ k.mT * scale).detach().requires_grad_()
         with torch.enable_grad():
             scores = spec.scores(products, at)
+            finite = torch.where(scores > -torch.inf, scores, 0.0).sum() + 0.0 * products.sum()  # a score may not depend on its product
+            (slopes,) = torch.autograd.grad(finite, products)
         logits, delta = (others[n][..., : at.M, None].to(wide) for n in ("L", "DL"))
         p = torch.exp2(torch.clamp(scores.detach() / math.log(2.0) - logits, max=SHIFT))
         passed = p / LARGEST * (do @ v.mT * (v_scale * do_scale) - delta * LARGEST)
-        with torch.enable_grad():
-            (ds,) = torch.autograd.grad((torch.where(scores > -torch.inf, scores, 0.0) * passed.detach()).sum(), products)
-        ds = ds / (k_scale * others["QSCALE"].to(wide)[..., None, None])
+        ds = slopes * passed / (k_scale * others["QSCALE"].to(wide)[..., None, None])
         p, ds = p.to(narrow).to(wide) / LARGEST, ds.to(halves).to(wide)
         dk, dv = (x.unflatten(1, (at.HK, group)).sum(2) for x in (ds.mT @ qh, p.mT @ (do * do_scale)))
         return {"dQ": ds @ kh, "dK": dk * scale, "dV": dv}
