@@ -161,10 +161,11 @@ class _Extractor:
         self.before = compiler.compile_body(self.checked.declarations)
         self.needed = self._find_needed()
 
-    def _find_needed(self) -> set[str]:
-        """Collect the names of tiles that select the accessed elements of a written tensor."""
-        needed: set[str] = set()
-        for role in self.checked.roles:
+    def _find_needed(self) -> dict[str, set[str]]:
+        """Collect, by role, the names of tiles that select the accessed elements of a written tensor."""
+        needed_by_role: dict[str, set[str]] = {}
+        for role in self.checked.roles:  # a name of two roles has other definitions in each
+            needed = needed_by_role[role.name] = set()
             todo = [n for e in _find_access_places(self.checked, role.body, self.written) for n in names_read(e)]
             while todo:
                 name = todo.pop()
@@ -174,7 +175,7 @@ class _Extractor:
                 for stmt in (s for top in role.body for s in walk(top)):
                     if isinstance(stmt, Assign) and stmt.targets[0] == name:
                         todo += names_read(stmt.value)
-        return needed
+        return needed_by_role
 
     # ---- a cluster
     def cluster(self, number: int, clusters: int, units: Sequence[int], dynamic: bool) -> Skeleton:
@@ -232,7 +233,7 @@ class _Extractor:
             worker.product_names[name] = worker.issued
         elif isinstance(value, Name) and value.id in worker.product_names:
             worker.product_names[name] = worker.product_names[value.id]
-        elif name in self.needed:
+        elif name in self.needed[worker.w.program.name]:
             worker.w.frame[name] = self.value(worker, value)
 
     def loop(self, worker: _Worker, stmt: For) -> None:

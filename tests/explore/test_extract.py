@@ -61,6 +61,20 @@ def test_what_depends_on_who_ran_first_is_refused(body: str) -> None:
     assert explore_body(body) == ("refused", "V202")
 
 
+@pytest.mark.parametrize(("first", "verdict"), [(16, ("clean", "")), (8, ("faulty", "R402"))])
+def test_a_name_of_two_roles_has_the_definitions_of_each(first: int, verdict: tuple[str, str]) -> None:
+    body = f"""\
+    with role("a", warps=1):
+        at = rows(16)
+        store(Y[at, cols(16)], full(f32, [16, 16], 1.0))
+    with role("b", warps=1):
+        behind = {first} + rows(16)
+        at = behind
+        store(Y[at, cols(16)], full(f32, [16, 16], 2.0))
+"""
+    assert explore_body(body) == verdict
+
+
 def test_masks_and_index_tiles_of_inputs_count_exactly() -> None:
     """Two warps store to the same box under masks that share no element; with another mask they do."""
     body = """\
