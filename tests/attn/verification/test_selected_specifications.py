@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -33,6 +35,21 @@ def test_query_gradients_are_those_of_autograd() -> None:
     torch.testing.assert_close(made, expected)
     kept = select_pairs(lists["BLOCKS"], lists["COUNTS"], Lengths(1, 4, 2, 6, 50), 16, 2)
     assert kept.any() and not kept.all()
+
+
+def test_a_query_of_nan_reaches_its_gradient_if_it_has_keys() -> None:
+    """One key has the weight 1 and the derivative 0, and its query is read nevertheless."""
+    backward = make_selected_query_gradients(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)))
+    g = torch.Generator().manual_seed(0)
+    q, k, v, do = (torch.randn(1, 1, n, 8, generator=g, dtype=torch.float64) for n in (3, 1, 1, 3))
+    sizes = {"B": 1, "H": 1, "HK": 1, "HU": 1, "M": 3, "N": 1, "GROUPS": 3, "SELECTED": 1, "BLOCK": 16, "SPAN": 1, "MP": 128}
+    drawn = backward.inputs(sizes, g, q, k, v, do, 0.3)  # type: ignore[misc]
+    lists = {"BLOCKS": torch.zeros(1, 1, 3, 1, dtype=torch.int32), "COUNTS": torch.ones(1, 1, 3, dtype=torch.int32)}
+    rows = {"L": drawn["L"].clone(), "DL": drawn["DL"]}
+    rows["L"][0, 0, 2] = (q[0, 0, 2] @ k[0, 0, 0]) * 0.3 / math.log(2.0)
+    rows["L"][0, 0, :2] = torch.inf
+    dq = backward.reference(torch.full_like(q, torch.nan), k, v, do, 0.3, **lists, **rows, BLOCK=16, SPAN=1)["dQ"]
+    assert dq[0, 0, 2].isnan().all() and (dq[0, 0, :2] == 0).all(), "only the last query has a key"
 
 
 FAULTS = [
