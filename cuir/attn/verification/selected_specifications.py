@@ -18,6 +18,7 @@ Arguments = Callable[[Lengths], Mapping[str, Any]]
 LONGEST = 5 * 64  # keys, more of them only for larger blocks
 MOST_TILES = 12  # of queries with a list of their own
 MOST_SELECTED = 5  # blocks
+HEADS = (16, 1, 2, 3, 5)  # query heads that share a list; 16 fill the rows of a warp
 
 
 def make_selected_specification(spec: Specification, arguments: Arguments | None = None) -> FunctionSpecification:
@@ -151,12 +152,18 @@ def _per_head(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
+def _multiply(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Multiply queries with keys, in float32 at least: half precision would overflow where no kernel does."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return q.to(wide) @ _per_head(k, q).to(wide).mT
+
+
 def _attend(
     spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, selected: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return O and LSE of the selected pairs that the mods keep."""
-    lengths, wide = lengths_of(q, k), torch.promote_types(q.dtype, torch.float32)
-    scores = spec.scores((q @ _per_head(k, q).mT).to(wide) * scale, lengths).masked_fill(~selected, -torch.inf)
+    lengths = lengths_of(q, k)
+    scores = spec.scores(_multiply(q, k) * scale, lengths).masked_fill(~selected, -torch.inf)
     weights, lse = spec.weights(scores, lengths)
     return weights.to(q.dtype) @ _per_head(v, q), lse
 
@@ -173,7 +180,7 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the weights of the pairs, and the derivatives of the loss with respect to their scaled products: [B, H, M, N]."""
     lengths, wide = lengths_of(q, k), torch.promote_types(q.dtype, torch.float32)
-    products = ((q @ _per_head(k, q).mT).to(wide) * scale).detach().requires_grad_()
+    products = (_multiply(q, k) * scale).detach().requires_grad_()
     with torch.enable_grad():
         scores = spec.scores(products, lengths)
         scores = scores if selected is None else scores.masked_fill(~selected, -torch.inf)
@@ -206,7 +213,7 @@ def choose_sizes(drawn: Mapping[str, int]) -> dict[str, int] | None:
         "B": min(drawn["B"], 2),
         "HK": HK,
         "HU": HU,
-        "H": HU * (1 + drawn["H"] % 5),
+        "H": HU * HEADS[drawn["H"] % len(HEADS)],
         "M": M,
         "N": min(drawn["N"], max(LONGEST, 3 * drawn["BLOCK"])),
         "GROUPS": -(-M // drawn["SPAN"]),

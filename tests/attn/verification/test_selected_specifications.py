@@ -67,6 +67,9 @@ FAULTS = [
         "return BLOCKS[b, h // (H // HU), m * BM // SPAN, 0 * i]",
         "V103",
     ),
+    # 16 heads whose logits all grow; heads whose logits of some thousands grow and fall
+    ("selected_fwd_sm90", "flash_fwd", "warp_any(f != 1.0)", "warp_any(f == 1.0)", "V301"),
+    ("selected_fwd_sm90", "flash_fwd", "where(some, where(moves, most, top), top)", "where(some, most, top)", "V302"),
     ("selected_bwd_sm90", "join_parts", "range(ENDS[t, 0], ENDS[t, 1])", "range(ENDS[t, 0] + 1, ENDS[t, 1])", ""),
 ]
 
