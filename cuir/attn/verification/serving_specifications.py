@@ -91,13 +91,18 @@ def make_cached_specification(
         }
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
-        B, longest = sizes["B"], sizes["MP"] * sizes["PAGE"]
+        B, longest, block = sizes["B"], sizes["MP"] * sizes["PAGE"], sizes.get("BN", 64)
         order = torch.randperm(sizes["NP"], generator=generator)  # no page belongs to two sequences
         lengths = torch.randint(longest + 1, (B,), generator=generator)
         lengths[0] = longest
         # queries before the first token, and sequences without tokens
         short = torch.randint(sizes["M"] + 1, (B,), generator=generator)
-        lengths = torch.where(torch.rand(B, generator=generator) < 0.3, short.clamp(max=longest), lengths)
+        chosen = torch.rand(B, generator=generator)
+        lengths = torch.where(chosen < 0.3, short.clamp(max=longest), lengths)
+        # a block of keys ends between the queries, which then see different numbers of blocks
+        ends = torch.randint(max(1, longest // block), (B,), generator=generator) * block
+        behind = ends + torch.randint(1, max(2, sizes["M"]), (B,), generator=generator)
+        lengths = torch.where(chosen > 0.7, behind.clamp(max=longest), lengths)
         captured = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], sizes["M"], longest))) if arguments is not None else {}
         begun = torch.randperm(B, generator=generator)
         return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, "ORDER": begun, **captured}

@@ -9,6 +9,7 @@ import corpus
 import cuir
 from cuir.attn.splicing.splice import transfer
 from cuir.attn.verification.serving_specifications import _draw_places, make_cached_specification
+from cuir.spec.specification import Specification
 
 TEXT = corpus.kernels()["flash_fwd_varlen_sm90"].read_text(encoding="utf-8")
 CONSTS = {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64}
@@ -69,3 +70,11 @@ def test_places_are_of_sequences_in_their_order() -> None:
         assert int((end - start).sum()) > 0
         gaps, empty = gaps + int((end - start).sum() < 20), empty + int((end == start).any())
     assert gaps and empty
+
+
+def test_blocks_end_between_the_queries_of_some_sequence() -> None:
+    """Otherwise all queries of a sequence see as many blocks, and a kernel may take those of another query."""
+    cached = make_cached_specification(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)))
+    sizes = {"B": 1, "HK": 1, "H": 1, "M": 11, "PAGE": 32, "MP": 4, "NP": 5, "BN": 32}
+    lengths = [int(cached.inputs(sizes, torch.Generator().manual_seed(seed))["LENGTHS"]) for seed in range(40)]  # type: ignore[misc]
+    assert sum(n > 32 and 0 < n % 32 < 11 for n in lengths) >= 3 and 128 in lengths and max(lengths) == 128
