@@ -14,6 +14,8 @@ Argument that a mutant is equivalent: it changes a part of a tuple that nothing 
 It holds for the consts with which the kernel is checked.
 
 Argument that a mutant is equivalent: consts alone decide which of two ways is taken, and both are right.
+
+Arguments for exchanged factors, and for a comparison of equal operands that decides nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from ..attn.verification.splice_evaluator import Evaluator
 from ..checking.checker import check
 from ..ops.expressions import is_where, traits
 from ..ops.traits import DIFFERENCE
-from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, If, IfExp, Kernel, Literal, Name, Node, Return, Tuple
+from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, If, IfExp, Kernel, Literal, Name, Node, Program, Return, Tuple
 from ..syntax.printer import show
-from ..syntax.walk import count_assignments, names_read, replace_node, rewrite, walk
+from ..syntax.walk import copy_marks, count_assignments, names_read, replace_node, rewrite, substitute, walk
 from ..text.diagnostics import CuirError
 from ..verification.tile_steps import align_heads
 from .mutant_comparison import Trial
-from .mutation_sites import Site
+from .mutation_sites import Site, list_sites
 
 
 def other_setting(t: Trial) -> str | None:
@@ -47,7 +49,7 @@ def other_setting(t: Trial) -> str | None:
     """
     consts = check(t.program, t.kernel, t.consts).consts
     for site, replacement in t.expressions():
-        for name in sorted((names_read(site.node) - names_read(replacement)) & set(consts)):
+        for name in sorted((_names_taken(site.node, consts) - _names_taken(replacement, consts)) & set(consts)):
             value = consts[name]
             if isinstance(value, bool) or not isinstance(value, int):
                 continue
@@ -61,6 +63,14 @@ def other_setting(t: Trial) -> str | None:
                     return f"the original with {name}={setting}, a setting that is the caller's to choose, gives the same bits in {t.runs} runs"
             return None
     return None
+
+
+def _names_taken(e: Node, consts: Mapping[str, object]) -> set[str]:
+    """Return the names that an expression reads, without those of the way that consts alone decide against."""
+    numbers = {n: v for n, v in consts.items() if isinstance(v, (bool, int, float))}
+    if isinstance(e, IfExp) and names_read(e.cond) <= numbers.keys() and not any(isinstance(n, Call) for n in walk(e.cond)):
+        return _names_taken(e.then if Evaluator(Program(()), numbers).evaluate_expr(e.cond, {}) else e.other, consts)
+    return names_read(e)
 
 
 def make_smaller_tiles(t: Trial) -> Iterator[Trial]:
@@ -275,6 +285,133 @@ class _Reduced:
         return isinstance(e, Call) and is_where(e) and len(e.args) == 3 and e.args[0] in self.false
 
 
+def tied_operands(t: Trial) -> str | None:
+    """Argue for a comparison that became strict or not strict: where both operands are equal, so are both sides of each choice.
+
+    Where a vote of the comparison is the condition, both sides are also equal for the rows that voted no. A difference of
+    equal values is 0 where they are finite, which runs of a kernel that gives NaN elsewhere show.
+    """
+    node, new = t.at.node, t.new
+    func = next((p for p in t.at.parents if isinstance(p, Func)), None)
+    if func is None or not (isinstance(node, Binary) and isinstance(new, Binary)) or not became_strict_or_not(node, new):
+        return None
+    decided = _find_decided(func, t.at)
+    if decided is None:
+        return None
+    conditions, choices = decided
+    strict, finite = node if 0 not in traits(node).compares else new, dict[Expr, None]()
+    for choice in choices:
+        assert isinstance(choice.node, Call)
+        condition, chosen, alternative = choice.node.args
+        statement = next(i for i, s in enumerate(func.body) if any(s is p for p in choice.parents))
+        definitions = _list_definitions(func, statement)
+        tie = _Reduced(definitions, condition)
+        tie.false += conditions
+        tie.equal |= {node.left: node.right} if isinstance(node.left, Name) else {node.right: node.left}
+        cases = [tie, _Reduced(definitions, condition)] if condition in conditions[2:] else [tie]  # a vote
+        if any(c.reduce(chosen) != c.reduce(alternative) for c in cases):
+            return None
+        finite |= dict.fromkeys(x for c in cases for x in c.cancelled)
+    program: Program = t.program
+    for choice in sorted(choices, key=lambda c: len(c.path), reverse=True) if finite else ():
+        marked: Expr = choice.node  # type: ignore[assignment]
+        for x in finite:
+            safe = Binary("|", strict, Binary("==", Binary("-", x, x), Literal(0.0)))
+            marked = Call(Name("where"), (safe, marked, _NAN))
+        if not t.has_same_bits(replace_node(program, choice.path, marked)):
+            return None
+    reason = f"where `{show(node.left)}` is `{show(node.right)}`, both sides of each choice that the comparison decides are equal by the definitions"
+    names = ", ".join(f"`{show(x)}`" for x in finite)
+    return (
+        f"{reason}; {names} is finite there in {t.runs} runs (a program that gives NaN where it is not gives the same bits)"
+        if finite
+        else reason
+    )
+
+
+def became_strict_or_not(old: Binary, new: Binary) -> bool:
+    """Return whether `<` became `<=`, or `>` became `>=`, or the reverse."""
+    operator = traits(old)
+    same_operands = old.left == new.left and old.right == new.right
+    return same_operands and bool(operator.compares) and not operator.commutative and operator.slip == new.op
+
+
+def _find_decided(func: Func, comparison: Site) -> tuple[list[Expr], list[Site]] | None:
+    """Return all that a comparison decides: it, its name and votes of that, and the choices with one of these as condition.
+
+    The first two are the comparison and its name. None if anything else reads them, or if it has no name and decides nothing.
+    """
+    sites = list(list_sites(func, comparison.path[: comparison.parents.index(func)], comparison.parents[: comparison.parents.index(func)]))
+    times = count_assignments(func.body)
+    node, around = comparison.node, comparison.parents[-1]
+    assert isinstance(node, Binary)
+    conditions: list[Expr] = [node, node]
+    if isinstance(around, Assign):
+        conditions[1] = Name(around.targets[0])
+        votes = [s.node for s in sites if isinstance(s.node, Assign) and _is_vote_of(s.node.value, conditions[1])]
+        conditions += [Name(v.targets[0]) for v in votes]
+        names = {n for assigned in (around, *votes) for n in assigned.targets}
+        if around not in func.body or any(v not in func.body for v in votes) or any(times[n] > 1 for n in names | names_read(node)):
+            return None
+    choices = []
+    for s in sites:
+        if s.node not in conditions or (s.path == comparison.path and isinstance(around, Assign)):
+            continue
+        user = s.parents[-1]
+        if isinstance(user, Call) and is_where(user) and s.path[-1] == ("args", 0):
+            choices.append(Site(s.path[:-1], user, s.parents[:-1]))
+        elif not _is_vote_of(user, s.node):
+            return None
+    return (conditions, choices) if choices else None
+
+
+def _is_vote_of(e: Node, condition: Node) -> bool:
+    return isinstance(e, Call) and bool(traits(e).votes) and e.args == (condition,)
+
+
+def sort_factors(node: Node) -> Node:
+    """Return a product with its two factors in the order of their texts, and any other node as it is."""
+    if isinstance(node, Binary) and traits(node).multiplies and traits(node).commutative:
+        left, right = sorted((node.left, node.right), key=show)
+        return node if left is node.left else copy_marks(node, replace(node, left=left, right=right))
+    return node
+
+
+def exchanged_arguments(t: Trial) -> str | None:
+    """Argue for exchanged arguments of a function that returns a product of them.
+
+    A choice in it is needless, such as one that skips a product with 1: both sides are the product by the definitions.
+    """
+    old, new = t.at.node, t.new
+    if (
+        not (isinstance(old, Call) and isinstance(new, Call) and isinstance(old.func, Name))
+        or old.keywords
+        or replace(old, args=new.args) != new
+    ):
+        return None
+    function = t.program.funcs().get(old.func.id)
+    if function is None or len(function.body) != 1 or not isinstance(returned := function.body[0], Return):
+        return None
+    product = _drop_needless_choices(returned.value)
+    if product is None:
+        return None
+    values = [rewrite(substitute(product, dict(zip(function.params, call.args, strict=True))), sort_factors) for call in (old, new)]
+    if values[0] != values[1]:
+        return None
+    return (
+        f"`{function.name}` is `{show(product)}` by its definition, whichever side its choices take, and that is the same in either order"
+    )
+
+
+def _drop_needless_choices(e: Expr) -> Expr | None:
+    """Return an expression without choices between equal sides; None if a choice may matter."""
+    if not (isinstance(e, Call) and is_where(e) and len(e.args) == 3):
+        return None if any(isinstance(n, IfExp) or (isinstance(n, Call) and is_where(n)) for n in walk(e)) else e
+    condition, chosen, alternative = e.args
+    reduced = _Reduced({}, condition)
+    return _drop_needless_choices(chosen) if reduced.reduce(chosen) == reduced.reduce(alternative) and not reduced.cancelled else None
+
+
 def swapped_factors(t: Trial) -> str | None:
     """Argue for two names that are bound in each other's place, and that are read only as factors of one product.
 
@@ -291,12 +428,6 @@ def swapped_factors(t: Trial) -> str | None:
         if isinstance(node, Assign):
             return replace(node, targets=tuple(swapped.get(x, x) for x in node.targets))
         return Name(swapped.get(node.id, node.id)) if isinstance(node, Name) else node
-
-    def sort_factors(node: Node) -> Node:
-        if isinstance(node, Binary) and traits(node).factors and not traits(node).divisor:
-            left, right = sorted((node.left, node.right), key=show)
-            return replace(node, left=left, right=right)
-        return node
 
     original, mutant = (check(p, t.kernel, t.consts) for p in (t.program, t.mutant))
     bodies = [[rewrite(s, sort_factors) for role in original.roles for s in role.body]]
@@ -393,4 +524,16 @@ def _ignores(run: Evaluator, use: tuple[str, int], source: str, count: int, part
     return True
 
 
-__all__ = ["argue_for_unused_part", "make_smaller_tiles", "needless_choice", "other_setting", "other_way", "same_units"]
+__all__ = [
+    "argue_for_unused_part",
+    "became_strict_or_not",
+    "exchanged_arguments",
+    "make_smaller_tiles",
+    "needless_choice",
+    "other_setting",
+    "other_way",
+    "same_units",
+    "sort_factors",
+    "swapped_factors",
+    "tied_operands",
+]

@@ -23,6 +23,7 @@ from ..attn.verification.sizes import make_problems
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checker import check, pick_kernel
 from ..ops.expressions import is_where, traits
+from ..ops.traits import EQUAL
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import (
     Assign,
@@ -50,12 +51,15 @@ from ..verification import Problem, check_contracts
 from ..verification.inputs import make_contract_problems
 from .equivalence_arguments import (
     argue_for_unused_part,
+    became_strict_or_not,
+    exchanged_arguments,
     make_smaller_tiles,
     needless_choice,
     other_setting,
     other_way,
     same_units,
     swapped_factors,
+    tied_operands,
 )
 from .mutant_comparison import Trial
 from .mutation_sites import Places, Site, get_root
@@ -174,16 +178,17 @@ def predicate(t: Trial) -> str | None:
     """
     for site, replacement in t.expressions():
         calls = [n for n in walk(site.node) if isinstance(n, Call) and n.func == Name("keep") and len(n.args) == 4]
-        if not calls or not all(isinstance(a, Name) for a in calls[0].args) or not isinstance(t.spec, Specification):
+        if not calls or not all(isinstance(a, Name) for a in calls[0].args):
             continue
         names, pairs = [a.id for a in calls[0].args], 0  # type: ignore[union-attr]
-        kernel = pick_kernel(t.program, t.kernel)
-        problems = make_problems(t.spec, *t.tile, "full", t.program)
+        kernel, spec = pick_kernel(t.program, t.kernel), _variant_of(t)
+        problems = make_problems(spec, *t.tile, "full", t.program)
+        behind = 0 if isinstance(t.spec, Specification) else 1  # blocks that a list may lack are read behind the last one
         try:
             for problem in problems:
                 at = problem.lengths
                 run = _evaluator(t.program, t, problem)
-                q, k = np.arange(at.M)[:, None], np.arange(-(-at.N // problem.BN) * problem.BN)[None]
+                q, k = np.arange(at.M)[:, None], np.arange((-(-at.N // problem.BN) + behind) * problem.BN)[None]
                 for b, h in itertools.product(range(at.B), range(at.H)):
                     local = dict(zip(names, (b, h, q, k)))
                     original, mutated = (
@@ -403,12 +408,10 @@ def never_equal(t: Trial) -> str | None:
     The programs differ where both sides are equal, which no run shows.
     """
     node = t.at.node
-    if not (isinstance(node, Binary) and isinstance(t.new, Binary) and node.left == t.new.left and node.right == t.new.right):
+    if not (isinstance(node, Binary) and isinstance(t.new, Binary)):
         return None
-    operator = traits(node)
-    strict_or_not = operator.compares and not operator.commutative and operator.slip == t.new.op
     choice = _find_decided_choice(t)
-    if not strict_or_not or choice is None:
+    if not became_strict_or_not(node, t.new) or choice is None:
         return None
     call = choice.node
     assert isinstance(call, Call)
@@ -438,6 +441,29 @@ def _find_decided_choice(t: Trial) -> Site | None:
     return next((s for s in calls if s.node.args[0] == Name(around.targets[0])), None)  # type: ignore[attr-defined]
 
 
+def needless_case(t: Trial) -> str | None:
+    """Argue for another number n in `where(x == n, value, general)`: `general` gives the same bits for the original's number.
+
+    No run has an x between both numbers, nor the new one.
+    """
+    old, new, choice = t.at.node, t.new, t.at.parents[-2]
+    test = t.at.parents[-1]
+    if not (isinstance(old, Literal) and isinstance(new, Literal) and isinstance(test, Binary) and traits(test).compares == EQUAL):
+        return None
+    if not (isinstance(choice, Call) and is_where(choice) and choice.args[0] is test and test.right is old):
+        return None
+    path, general = t.at.path[:-2], choice.args[2]
+    low, high = sorted((old, new), key=lambda x: x.value)
+    between = Binary("&", Binary(">" if low is old else ">=", test.left, low), Binary("<=" if high is new else "<", test.left, high))
+    never = Call(Name("where"), (between, _NAN, choice))
+    taken = replace(choice, args=(test, _NAN, general))
+    if not t.has_same_bits(replace_node(t.program, path, general)) or not t.has_same_bits(replace_node(t.program, path, never)):
+        return None
+    if t.has_same_bits(replace_node(t.program, path, taken)):
+        return None  # no run takes the case
+    return f"where `{show(test)}` holds, `{show(general)}` gives the same bits in {t.runs} runs; `{show(between)}` holds in none of them (NaN there gives the same bits)"
+
+
 def every_schedule(t: Trial) -> str | None:
     """Argue for a change of synchronisation or memory accesses by exploration.
 
@@ -462,9 +488,12 @@ ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     more_order,
     nobody_waits,
     only_speed,
+    tied_operands,
     never_equal,
     needless_choice,
+    needless_case,
     swapped_factors,
+    exchanged_arguments,
     free_number,
     same_value,
     other_setting,

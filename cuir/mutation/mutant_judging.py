@@ -26,12 +26,14 @@ from ..checking.checker import check
 from ..checking.const_defaults import consts_as_json
 from ..ops.expressions import traits
 from ..spec.function_specification import AnySpecification
-from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
+from ..syntax.nodes import Assign, Binary, Expr, For, Keyword, Literal, Name, Node, Program, Stmt
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from ..syntax.walk import names_read, rewrite, walk
+from ..syntax.types import I32, Scalar, TileType
+from ..syntax.walk import copy_marks, names_read, rewrite, walk
 from ..text.diagnostics import CuirError
 from ..verification import verify
+from .equivalence_arguments import sort_factors
 from .equivalent_mutants import Trial, why
 from .mutants import Mutant
 
@@ -192,7 +194,7 @@ def _find_ones(body: tuple[Stmt, ...]) -> set[str]:
 
 
 def _normalise(body: tuple[Stmt, ...], alone: bool, names: Set[str]) -> tuple[Stmt, ...]:
-    """Normalise statements: x / 1.0 becomes x * 1.0, which are both x exactly.
+    """Normalise statements: x / 1.0 becomes x * 1.0, which are both x exactly; factors are sorted, whose product is the same.
 
     Without the keyword `cluster` if a cluster is one CTA: it has no meaning there.
     """
@@ -200,12 +202,24 @@ def _normalise(body: tuple[Stmt, ...], alone: bool, names: Set[str]) -> tuple[St
     def normalise(node: Node) -> Node | tuple[Node, ...]:
         if isinstance(node, Keyword) and node.name == "cluster" and alone:
             return ()
+        if isinstance(node, Binary) and isinstance(node.type, (Scalar, TileType)) and node.type.dtype == I32:
+            node = _fold_neutral(node)
         if isinstance(node, Binary) and traits(node).divisor and traits(node).factors:
             divisor = node.right
-            return replace(node, op="*") if divisor == Literal(1.0) or (isinstance(divisor, Name) and divisor.id in names) else node
-        return node
+            is_one = divisor == Literal(1.0) or (isinstance(divisor, Name) and divisor.id in names)
+            node = copy_marks(node, replace(node, op="*")) if is_one else node
+        return sort_factors(node)
 
     return tuple(rewrite(stmt, normalise) for stmt in body)
+
+
+def _fold_neutral(e: Binary) -> Expr:
+    """Fold operations on integers that change nothing: x // 1, x + 0 and x - 0 are x, and x % 1 is 0."""
+    operator = traits(e)
+    if e.right == Literal(1) and operator.remainder:
+        return copy_marks(e, Literal(0, span=e.span))
+    is_neutral = e.right == Literal(1 if operator.rounds is not None else 0) and (operator.rounds is not None or operator.linear)
+    return e.left if is_neutral else e
 
 
 def judge_task(text: str, original: str, job: Job) -> tuple[str, str, str, str]:

@@ -11,7 +11,17 @@ import pytest
 
 import corpus
 from cuir import show
-from cuir.mutation.equivalence_arguments import argue_for_unused_part, needless_choice, other_way, same_units, swapped_factors
+from cuir.mutation.equivalence_arguments import (
+    argue_for_unused_part,
+    exchanged_arguments,
+    needless_choice,
+    other_setting,
+    other_way,
+    same_units,
+    swapped_factors,
+    tied_operands,
+)
+from cuir.mutation.equivalent_mutants import needless_case
 from cuir.mutation.mutant_comparison import Trial
 from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
@@ -112,6 +122,104 @@ def test_factors_in_each_others_place(old: str, new: str, product: str, same: bo
     text = text.replace("X * c", product)
     t = Trial(parse(text), parse(text.replace(old, new)), SPEC, "flash_bwd", {"T": F16, "D": 64}, "quick")
     assert (swapped_factors(t) is not None) == same
+
+
+TIES = """
+@func
+def step(x, y):
+    moves = {comparison}
+    some = warp_any(moves)
+    new = where(some, where(moves, {values}), y)
+    return {result}
+"""
+
+
+def trial_of_ties(comparison: str, values: str = "x, y", result: str = "where(some, exp2(y - new), 1.0)", ends: str = "") -> Trial:
+    kernel = KERNEL[KERNEL.index("@kernel") :].format(ends=ends)
+    texts = (TIES.format(comparison=c, values=values, result=result) + kernel for c in ("x > y", comparison))
+    result_trial = Trial(*map(parse, texts), SPEC, "k", {}, "quick")
+    result_trial.problems = [(Draw("one", {"M": 40}), None)]
+    return result_trial
+
+
+@pytest.mark.parametrize(
+    ("comparison", "values", "result", "ends", "holds"),
+    [
+        ("x >= y", "x, y", "where(some, exp2(y - new), 1.0)", "", True),
+        ("x >= y", "x, y", "new", "", True),
+        ("x >= y", "x, y", "new", " - inf", True),  # no difference is taken
+        ("x >= y", "x, y", "where(some, exp2(y - new), 1.0)", " - inf", False),  # of infinities is NaN
+        ("x >= y", "x + 1.0, y", "new", "", False),
+        ("x >= y", "x, y", "where(some, x, y)", "", False),  # a row whose warp votes yes
+        ("x >= y", "x, y", "where(moves, 1.0, 0.0)", "", False),
+        ("x >= y", "x, y", "new + cast(moves, f32)", "", False),  # read by more than choices
+        ("x < y", "x, y", "new", "", False),
+        ("x >= y + 1.0", "x, y", "new", "", False),
+    ],
+)
+def test_equal_operands_make_both_sides_equal(comparison: str, values: str, result: str, ends: str, holds: bool) -> None:
+    reason = tied_operands(trial_of_ties(comparison, values, result, ends))
+    assert (reason is not None) == holds and (not holds or "both sides of each choice" in str(reason))
+
+
+@pytest.mark.parametrize(
+    ("body", "holds"),
+    [
+        ("where(warp_any(y != 1.0), x * y, x)", True),
+        ("x * y", True),
+        ("where(warp_any(y != 2.0), x * y, x)", False),  # a factor of 2 is skipped
+        ("where(y > 1.0, x * y, x)", False),
+        ("x - y", False),
+        ("x * y + y", False),
+    ],
+)
+def test_arguments_that_are_factors_may_be_exchanged(body: str, holds: bool) -> None:
+    text = KERNEL[KERNEL.index("@kernel") :].format(ends="")
+    original = f"@func\ndef step(x, y):\n    return {body}\n{text}"
+    mutant = original.replace("step(X[i, j], Y[i, j])", "step(Y[i, j], X[i, j])")
+    assert mutant != original
+    assert (exchanged_arguments(Trial(parse(original), parse(mutant), SPEC, "k", {}, "quick")) is not None) == holds
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen", "holds"),
+    [
+        ("where(x * x == 0.0, -inf, log2(x * x))", "where(x * x == 1e-30, -inf, log2(x * x))", True),
+        ("where(x * x == 0.0, -inf, log2(x * x))", "where(x * x == 1.0, -inf, log2(x * x))", False),  # runs have values between
+        ("where(x * x == 0.0, 5.0, log2(x * x))", "where(x * x == 1e-30, 5.0, log2(x * x))", False),  # another value at 0
+        ("where(x * x == 2e-30, 5.0, x)", "where(x * x == 1e-30, 5.0, x)", False),  # no run takes the case
+    ],
+)
+def test_a_case_is_needless_if_the_general_value_holds_there(choice: str, chosen: str, holds: bool) -> None:
+    ends = " * cast(i > 3, f32)"  # rows of zeros
+    assert (needless_case(trial(choice, chosen, "pass_ = 0", ends)) is not None) == holds
+
+
+SETTINGS = """
+@kernel(arch="sm_80")
+def k(X: Global[f32, M, 16], Y: Global[f32, M, 16], *, KEPT: const = 8, TOKENS: const = 0):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            i, j = t * 16 + rows(16), cols(16)
+            least = {choice}
+            store(Y[i, j], X[i, j] + cast(least, f32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("0 if TOKENS > 0 else KEPT", "0 if TOKENS >= 0 else KEPT", "KEPT=0"),
+        ("3 if TOKENS > 0 else KEPT", "3 if TOKENS >= 0 else KEPT", ""),  # no setting that is tried
+        ("0 if TOKENS > 0 else KEPT", "KEPT if TOKENS > 0 else KEPT", ""),  # the same way
+    ],
+)
+def test_a_way_that_consts_decide_against_reads_nothing(old: str, new: str, word: str) -> None:
+    t = Trial(*(parse(SETTINGS.format(choice=c)) for c in (old, new)), FunctionSpecification("k", lambda x: x), "k", {}, "quick")
+    t.problems = [(Draw("one", {"M": 40}), None)]
+    reason = other_setting(t)
+    assert word in str(reason) if word else reason is None
 
 
 TEXT = show(

@@ -13,7 +13,7 @@ from cuir.bridging import attention_consts
 from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import Job, judge
 from cuir.mutation.equivalence_arguments import other_setting
-from cuir.mutation.equivalent_mutants import ARGUMENTS, blocks, columns, free_number, never_equal, why
+from cuir.mutation.equivalent_mutants import ARGUMENTS, blocks, columns, free_number, never_equal, predicate, why
 from cuir.mutation.mutant_comparison import Trial
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program
@@ -121,6 +121,16 @@ def test_contracts_argue_for_blocks_of_keys_without_a_variant(name: str, old: st
     specification, M, N = ROWS_OF[name]
     t = trial_of(name, specification, old.format(M=M, N=N), new.format(M=M, N=N))
     assert (blocks(t) is not None) == holds and columns(t) is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [("keep(b, h, q, k)", True), ("keep(b, h, q, k) & (k <= N)", True), ("keep(b, h, q, k) & (k < M)", False), ("k < N", False)],
+)
+def test_a_condition_is_enumerated_without_a_variant(condition: str, holds: bool) -> None:
+    """The lists of blocks do not matter: a causal query sees no key behind the last one."""
+    t = trial_of("selected_fwd_sm90", "causal_selected", "keep(b, h, q, k) & (k < N)", condition)
+    assert (predicate(t) is not None) == holds
 
 
 @pytest.mark.parametrize(
