@@ -26,7 +26,7 @@ from ..text.phrases import ProgressMessage, count_noun
 from .function_judge import check_function
 from .inputs import FunctionLaunch, find_accumulated
 from .lengths import convert_case
-from .ptx_launches import PtxKernel, compile_lowered
+from .ptx_launches import RESIDENT, PtxKernel, compile_lowered
 from .report import Stage
 from .request import Progress
 from .spec_dispatch import AnyCase, AnyLaunch, make_number_cases, make_schedule_cases, prepare_launch
@@ -81,9 +81,23 @@ def _count_work(case: AnyCase) -> int:
 
 
 def check_ptx_case(program: Program, kernel: PtxKernel, spec: AnySpecification, case: AnyCase, schedule: str) -> None:
-    """Run one problem and judge what the kernel wrote.
+    """Judge one problem as `judge_ptx_case` does, and require the interpreter's NaN and infinities, and its integers.
 
     Raises CuirError: V301, V302, V402, and what the machine finds.
+    """
+    checked = kernel.cuda.checked
+    problem = judge_ptx_case(program, kernel, spec, case, schedule)
+    interpreted = problem.fresh()
+    run(checked, interpreted.arguments(), undefined=interpreted.undefined)
+    _require_same_special(checked, problem, interpreted)
+
+
+def judge_ptx_case(
+    program: Program, kernel: PtxKernel, spec: AnySpecification, case: AnyCase, schedule: str, resident: int = RESIDENT
+) -> AnyLaunch:
+    """Run one problem on so many CTAs and judge what the kernel wrote, without the interpreter; return the launch.
+
+    Raises CuirError: V301, V302, and what the machine finds.
     """
     checked = kernel.cuda.checked
     if isinstance(spec, FunctionSpecification) and isinstance(case, Case):  # lengths that the schedules need
@@ -91,7 +105,7 @@ def check_ptx_case(program: Program, kernel: PtxKernel, spec: AnySpecification, 
     problem = prepare_launch(program, checked, spec, case, poison=True)
 
     def execute(launched: AnyLaunch) -> None:
-        kernel.launch(launched.arguments(), schedule)
+        kernel.launch(launched.arguments(), schedule, resident)
 
     if isinstance(problem, FunctionLaunch):
         assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
@@ -100,9 +114,7 @@ def check_ptx_case(program: Program, kernel: PtxKernel, spec: AnySpecification, 
         execute(problem)
         assert isinstance(spec, Specification) and isinstance(case, Case)
         judge(problem, spec, case, checked.origin.span)
-    interpreted = problem.fresh()
-    run(checked, interpreted.arguments(), undefined=interpreted.undefined)
-    _require_same_special(checked, problem, interpreted)
+    return problem
 
 
 def _require_same_special(checked: Checked, problem: AnyLaunch, interpreted: AnyLaunch) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -14,20 +15,20 @@ from corpus.computes import COMPUTES
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
+from cuir.mutation.equivalent_mutants import why
+from cuir.mutation.mutant_comparison import Trial
 from cuir.mutation.mutants import choose_mutants, mutants
+from cuir.mutation.mutation_sites import Mutant
 from cuir.ops.limits import TARGETS
-from cuir.spec.function_specification import AnySpecification, FunctionSpecification
+from cuir.spec.function_specification import AnySpecification
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, DType
 from cuir.text.diagnostics import CuirError
-from cuir.verification.function_judge import check_function
-from cuir.verification.inputs import FunctionLaunch
-from cuir.verification.ptx_launches import PtxKernel, compile_lowered
-from cuir.verification.ptx_stage import FAULT, SCHEDULES, ask_ptx, check_ptx_case, choose_ptx_problems
-from cuir.verification.spec_dispatch import prepare_launch
-from cuir.verification.values.cases import Draw
+from cuir.verification.ptx_launches import RESIDENT, PtxKernel, compile_lowered
+from cuir.verification.ptx_stage import FAULT, SCHEDULES, ask_ptx, check_ptx_case, choose_ptx_problems, judge_ptx_case
+from cuir.verification.spec_dispatch import make_small_launches
 
 pytestmark = pytest.mark.nvcc
 TILES = {"gemm": 64, "gemm_sm75": 64}
@@ -111,30 +112,68 @@ def test_the_stage_tells_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failed.verdict == "failed" and failed.diagnostics[0].code.startswith("V") and FAULT in failed.diagnostics[0].notes[-1].message
 
 
+SYNCHRONISATION = (*range(1, 11), 15)  # classes of faults
+
+
 @pytest.mark.thorough("nvcc compiles each mutant; the left out waits of tests/ptx/machine are quicker")
 @pytest.mark.parametrize("seed", range(3))
 def test_mutants_of_synchronisation_are_found_in_ptx(seed: int) -> None:
     program, checked, spec = prepare("gemm", "gemm")
-    text = lower(checked).source
-    found, carried = 0, 0
-    for mutant in choose_mutants(mutants(program, "gemm"), limit=4, faults=(1, 2, 4, 5, 6, 7, 8, 9), seed=seed):
+    chosen = choose_mutants(mutants(program, "gemm"), limit=4, faults=(1, 2, 4, 5, 6, 7, 8, 9), seed=seed)
+    carried = list(compile_carried(program, checked, [m for m in chosen if m.equivalent is None]))
+    found = [m for m, compiled in carried if find_refusal(checked, m.program, compiled, spec)]
+    assert carried and len(found) >= len(carried) - 1  # without `mma_wait(acc)` the lowering waits in the loop
+
+
+@pytest.mark.thorough("nvcc compiles each mutant, and the machine runs it")
+@pytest.mark.parametrize(
+    ("name", "kernel"), [("gemm_sm75", "gemm"), ("gemm_sm89", "gemm"), ("flash_fwd_sm75", "flash_fwd"), ("flash_fwd_warps", "flash_fwd")]
+)
+def test_each_harmful_mutant_of_synchronisation_that_reaches_ptx_is_found(name: str, kernel: str) -> None:
+    """What the machine passes is argued to do no harm, by the arguments of `cuir mutate`."""
+    program, checked, spec = prepare(name, kernel)
+    listed = [m for m in mutants(program, kernel) if m.fault in SYNCHRONISATION and m.equivalent is None]
+    carried = list(compile_carried(program, checked, listed))
+    passed = [m for m, compiled in carried if not find_refusal(checked, m.program, compiled, spec)]
+    trials = {m: Trial(program, m.program, spec, kernel, checked.consts, "quick") for m in passed}
+    assert [m.description for m, t in trials.items() if why(t) is None] == []
+    assert len(carried) - len(passed) > 3
+
+
+def compile_carried(program: Program, checked: Checked, candidates: Iterable[Mutant]) -> Iterator[tuple[Mutant, PtxKernel]]:
+    """Yield mutants that the lowering takes, and whose PTX or launch differs from the program's."""
+    original = describe_code(compile_lowered(lower(checked)))
+    for mutant in candidates:
         try:
-            cuda = lower(check(mutant.program, "gemm", checked.consts))
+            cuda = lower(check(mutant.program, checked.name, checked.consts))
         except CuirError:
             continue
-        if cuda.source == text or mutant.equivalent is not None:
-            continue
-        carried += 1
         compiled = compile_lowered(cuda)
+        if describe_code(compiled) != original:
+            yield mutant, compiled
+
+
+def describe_code(compiled: PtxKernel) -> tuple[str, int, int]:
+    """Return the PTX without places in sources and idle commits, and the launch's shared memory and threads."""
+    code = re.split(r"^\s*\.file", compiled.kernel.module.module.text, maxsplit=1, flags=re.MULTILINE)[0]
+    text = re.sub(r"//.*|^\s*\.loc.*", "", code, flags=re.MULTILINE)
+    if "cp.async.wait_group" not in text:
+        text = text.replace("cp.async.commit_group;", "")  # cp.async.wait_all commits by itself
+    return re.sub(r"\n\s+", "\n", text), compiled.cuda.shared_bytes, compiled.cuda.threads
+
+
+def find_refusal(checked: Checked, program: Program, compiled: PtxKernel, spec: AnySpecification) -> str:
+    """Return the code of what the machine, or wrong numbers, say against a mutant of a kernel; "" if nothing.
+
+    Behind the problems of the stage, launches that are small enough to explore, a schedule each.
+    """
+    small = zip(make_small_launches(checked, spec, 2, 4), itertools.cycle(SCHEDULES))
+    further = ((case, schedule, ctas) for (case, ctas), schedule in small)
+    for case, schedule, ctas in itertools.chain(((*p, RESIDENT) for p in choose_ptx_problems(checked, spec)), further):
         try:
-            for case, schedule in choose_ptx_problems(checked, spec):
-                problem = prepare_launch(program, checked, spec, case, poison=True)
-                assert isinstance(problem, FunctionLaunch) and isinstance(case, Draw) and isinstance(spec, FunctionSpecification)
-                check_function(checked, spec, problem, case, partial(run_as_ptx, compiled, schedule))  # without the interpreter
-        except CuirError:
-            found += 1
-    assert carried and found >= carried - 1  # without `mma_wait(acc)` the lowering waits in the loop
-
-
-def run_as_ptx(compiled: PtxKernel, schedule: str, launch: FunctionLaunch) -> None:
-    compiled.launch(launch.arguments(), schedule)
+            judge_ptx_case(program, compiled, spec, case, schedule, ctas)
+        except CuirError as refusal:
+            code = refusal.diagnostics[0].code
+            assert code[0] not in "OUX", str(refusal)  # nothing was judged
+            return code
+    return ""
