@@ -75,13 +75,10 @@ class Product:
         """
         if isinstance(self.right, TileT):
             return misfits("a register tile as the right operand of mma", hint="store it to shared memory and give its view")
-        if reason := check_panels(self.op):
+        if reason := check_panels(self.op, in_blocks):
             return misfits(reason)
         if isinstance(self.left, SharedT) and self.left.transposed.data and not in_blocks:
             return misfits("a transposed left operand of mma")
-        views = [v for v in (self.op.arg("a"), self.op.arg("b")) if isinstance(v.type, SharedT)]
-        if not all(begins_panel(v) or (in_blocks and lies_in_panel(v)) for v in views):
-            return misfits("an operand in shared memory that begins inside of a panel")
         return fits(self.describe())
 
     def describe(self) -> str:
@@ -91,8 +88,14 @@ class Product:
         return f"{left} by {b.name} that {'lie column by column' if self.by_columns else 'lie row by row'}"
 
 
-def check_panels(op: ops.Perform) -> str:
-    """Return why a product cannot read its operands in shared memory, "" if it can."""
-    places = [op.arg(name) for name in ("a", "b")]
-    whole = all(is_panelled(array) for v in places if isinstance(v.type, SharedT) and isinstance(array := array_of(v), ops.Shared))
-    return "" if whole else "an operand in shared memory whose rows are no whole panels"
+def check_panels(op: ops.Perform, inside: bool = False) -> str:
+    """Return why a product cannot read its operands in shared memory, "" if it can.
+
+    inside: an operand may begin inside of a panel and end in it.
+    """
+    views = [v for v in (op.arg("a"), op.arg("b")) if isinstance(v.type, SharedT)]
+    if not all(is_panelled(array) for v in views if isinstance(array := array_of(v), ops.Shared)):
+        return "an operand in shared memory whose rows are no whole panels"
+    if not all(begins_panel(v) or (inside and lies_in_panel(v)) for v in views):
+        return "an operand in shared memory that begins inside of a panel"
+    return ""

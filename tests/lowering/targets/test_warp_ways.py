@@ -28,6 +28,19 @@ def k(X: Global[{t}, M, {width}], Y: Global[f32, M, 64], L: Global[{t}, M, 2, {w
         {body}
 """
 
+PARTS = """
+@kernel(arch="sm_80")
+def parts(X: Global[f16, 64, N], Y: Global[f16, 64, N], *, PART: const):
+    s = shared(f16, [64, 64])
+    with role("all", warpgroups=1):
+        for i in range(2):
+            copy_async(X[0:64, i * PART : i * PART + PART], s[:, i * PART : i * PART + PART])
+        copy_commit()
+        copy_wait(0)
+        sync()
+        store(Y[:, 0 : 2 * PART], load(s[:, 0 : 2 * PART]))
+"""
+
 
 def select(body: str, name: str, *, t: str = "f16", right: str | None = None, arch: str = "sm_80", width: int = 64) -> Selection:
     """The way of the first operation of a name."""
@@ -110,6 +123,15 @@ def test_gathered_rows_run_as_ptx(arch: str, width: int, first: int) -> None:
     compile_lowered(lower(checked)).launch({"X": x, "I": i, "Y": y}, SCHEDULES[0])
     rows = torch.nn.functional.pad(x.flatten(0, 1), (0, 128))[:, first : first + width]
     assert torch.equal(y, torch.where(((i >= 0) & (i < 15))[:, None], rows[i.clamp(0, 14).long()], 0))
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("part", [32, 24])  # in turns, chunk by chunk
+def test_copies_to_parts_of_a_panel_run_as_ptx(part: int) -> None:
+    checked = cuir.check(cuir.parse(PARTS), consts={"PART": part})
+    x, y = torch.randn(64, 2 * part).half(), torch.full((64, 2 * part), math.nan).half()
+    compile_lowered(lower(checked)).launch({"X": x, "Y": y}, SCHEDULES[0])
+    assert torch.equal(y, x)
 
 
 def test_stores_of_halves() -> None:

@@ -1,14 +1,17 @@
-"""wgmma: fences of operand A in registers."""
+"""wgmma: fences of operand A in registers, operands that begin inside of a panel."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+import torch
 
 import cuir
 from cuir.lowering import lower
 from cuir.runtime.nvcc import compile_cuda
+from cuir.verification.ptx_launches import compile_lowered
+from cuir.verification.ptx_stage import SCHEDULES
 
 PRODUCTS = """
 @kernel(arch="sm_90a")
@@ -65,3 +68,40 @@ def test_an_operand_that_a_loop_computes_is_fenced(source: str) -> None:
 @pytest.mark.nvcc
 def test_renewed_operands_compile() -> None:
     assert compile_cuda(lower(cuir.check(cuir.parse(PRODUCTS)))).cubin
+
+
+SLICED = """
+@kernel(arch="sm_90a")
+def parts(A: Global[f16, M, 64], B: Global[f16, 64, 64], O: Global[f32, M, 64], *, PART: const = 32, SIDE: const = 1):
+    sA, sB = shared(f16, [64, 64]), shared(f16, [64, 64])
+    work = tiles(cdiv(M, 64))
+    with role("compute", warpgroups=1):
+        for t in work:
+            store(sA, load(A[t * 64 : t * 64 + 64, :]))
+            store(sB, load(B[:, :]))
+            fence_async()
+            sync()
+            acc = zeros(f32, [64, 64])
+            for p in range(64 // PART):
+                if SIDE == 1:
+                    part = mma_async(sA, sB[:, p * PART : p * PART + PART])
+                    mma_wait(part)
+                    store(O[t * 64 : t * 64 + 64, p * PART : p * PART + PART], part)
+                else:
+                    acc = mma_async(sA[:, p * PART : p * PART + PART], sB[:, p * PART : p * PART + PART].T, acc)
+                    mma_wait(acc)
+            if SIDE == 2:
+                store(O[t * 64 : t * 64 + 64, :], acc)
+            sync()
+"""
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("part", [16, 32, 64])
+@pytest.mark.parametrize("side", [1, 2])
+def test_operands_that_begin_inside_of_a_panel_run_as_ptx(part: int, side: int) -> None:
+    checked = cuir.check(cuir.parse(SLICED), consts={"PART": part, "SIDE": side})
+    a, b = torch.randint(-3, 4, (100, 64)).half(), torch.randint(-3, 4, (64, 64)).half()
+    o = torch.full((100, 64), torch.nan)
+    compile_lowered(lower(checked)).launch({"A": a, "B": b, "O": o}, SCHEDULES[0])
+    assert torch.equal(o, a.float() @ (b.T if side == 2 else b).float())

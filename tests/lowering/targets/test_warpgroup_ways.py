@@ -7,6 +7,7 @@ import pytest
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.select.ways import Selection, find_selection
+from cuir.text.diagnostics import CuirError
 from tests.lowering.tile_ir import clean, program
 
 PROGRAM = """
@@ -42,6 +43,18 @@ LOOP = "a = load(s)\np = load(Z[0:64, :]) * 0.0\nfor i in range(4):\n    p = mma
 def test_products_of_warpgroups(body: str, way: str, because: str) -> None:
     selection = select(body, "mma_async")
     assert (selection.way, selection.because) == (way, because)
+
+
+def test_what_begins_inside_of_a_panel() -> None:
+    start = "for i in range(M):\n    "
+    quarter = start + "p = mma_async(s, t[:, i * 16 : i * 16 + 16])\n    mma_wait(p)\n    store(Y[0:64, 0:16], p)"
+    assert select(quarter, "mma_async").way == "wgmma SS"
+    for body, name, says in (
+        (quarter.replace("16", "48"), "mma_async", "an operand in shared memory that begins inside of a panel"),
+        (start + "store_async(out[:, i * 16 : i * 16 + 32], Y[0:64, 0:32])", "store_async", "begins inside of a panel"),
+    ):
+        with pytest.raises(CuirError, match=says):
+            select(body, name)
 
 
 def test_a_left_operand_that_a_loop_does_not_change_is_renewed() -> None:

@@ -98,7 +98,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
         first, chunk, place, source = (out.temp(name) for name in ("first", "chunk", "place", "from"))
         turns = view.rows // turn
         out.line(f"const int {first} = {thread} / {chunks}, {chunk} = {thread} % {chunks};")
-        out.line(f"const uint32_t {place} = cuir::at<{view.alloc.rows}>({base}, {first}, 16 * {chunk});")
+        out.line(f"const uint32_t {place} = cuir::at<{view.alloc.rows}>({base}, {first}, 16 * {chunk}{view.inside});")
         column = f"{chunk} * {width}"
         out.line(f"auto {source} = {box.tensor} + {kernel.make_offset(box.tensor, role.places.box_indices(box, first, column))};")
         with out.block(f"#pragma unroll {count_unrolled_turns(turns)}\nfor (int n_ = 0; n_ < {turns}; ++n_)"):
@@ -114,7 +114,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
         indices = role.places.box_indices(box, "r_", f"c_ * {width}")
         out.line(f"const int left_ = {bytes_left(indices)};")
         to = (
-            f"cuir::at<{view.alloc.rows}>({base}, r_, 16 * c_)"
+            f"cuir::at<{view.alloc.rows}>({base}, r_, 16 * c_{view.inside})"
             if view.alloc.panelled
             else f"{base} + r_ * {view.alloc.row_bytes} + 16 * c_"
         )

@@ -147,6 +147,8 @@ def _make_operand(role: RolePrinter, value: SSAValue, transposed_is_k_major: boo
     base = f"cuir::descriptor({low} + {operand.leading >> 4 << 16 | view.alloc.offset >> 4:#x})"
     for index, factor in view.within:
         base = f"cuir::descriptor_at({base}, {strip(index)}, {factor >> 4})"
+    if view.inside:  # the swizzle is of addresses, so that no other place of the panel needs another pattern
+        base = f"cuir::descriptor_at({base}, {view.inside.removeprefix(' + ')} / 16, 1)"
     return operand, base
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import F8E4M3, F8E5M2, PANEL_BYTES
+from ...analyses.alignment import begins_panel
 from ...analyses.memory import array_of
 from ...analyses.stores import is_panelled
 from ...ir import ops
@@ -88,6 +89,8 @@ def _judge_box(op: ops.Perform, role: RoleFacts) -> Verdict | None:
     assert isinstance(array, ops.Shared) and isinstance(tensor, ops.Tensor)
     if not is_panelled(array) and array.layout.rows > 1:
         return misfits(f"a bulk copy to rows that are no whole panels of {PANEL_BYTES} bytes")
+    if is_panelled(array) and not begins_panel(op.arg("shared")):
+        return misfits("a bulk copy whose shared part begins inside of a panel")
     if len(tensor.dims) > rank:
         text = f"a bulk copy takes tensors of up to {rank} dims, `{tensor.symbol.data}` has {len(tensor.dims)}"
         return misfits(text, "L003", "merge dims of the tensor that are contiguous")
@@ -151,7 +154,7 @@ def multiply_shared(op: ops.Perform) -> Verdict | None:
     a = op.arg("a").type
     if not isinstance(a, SharedT):
         return None
-    if reason := check_panels(op):
+    if reason := check_panels(op, inside=True):
         return misfits(reason)
     return fits(f"the left operand lies in shared memory, {_name_major(a, 'K', 'M')}; {_describe_right(op)}")
 
@@ -179,7 +182,7 @@ def multiply_registers(op: ops.Perform) -> Verdict | None:
 
 def _judge_left(op: ops.Perform) -> Verdict | None:
     """Return the verdict on a product whose left operand no instruction takes from registers, None if one does."""
-    if reason := check_panels(op):
+    if reason := check_panels(op, inside=True):
         return misfits(reason)
     t = op.arg("a").type
     if isinstance(t, TileT) and t.element in BYTES and t.layout != WORDS:
