@@ -111,3 +111,28 @@ def test_tiles_are_the_calling_threads_and_the_callers_setting_comes_back(fails:
         assert set(observed) == {1} and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+CHOSEN = """
+@kernel(arch="sm_80")
+def products(X: Global[bf16, 16, 16], Y: Global[f32, 16, 16]):
+    s = shared(bf16, [16, 16])
+    work = tiles(1)
+    with role("all", warps=1):
+        for t in work:
+            x = load(X[:, :])
+            store(s, x)
+            sync()
+            y = mma(x, s)
+            store(Y[:, :], where(y > 0.1, y, cast(x, f32)))
+"""
+
+
+def test_a_launch_under_autocast_has_the_same_bits() -> None:
+    x, results = torch.randn(16, 16).bfloat16(), list[torch.Tensor]()
+    for enabled in (False, True):
+        y = torch.full((16, 16), torch.nan)
+        with torch.autocast("cpu", dtype=torch.float16, enabled=enabled):
+            run(parse(CHOSEN), {"X": x, "Y": y})
+        results.append(y)
+    assert torch.equal(*results)

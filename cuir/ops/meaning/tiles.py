@@ -251,20 +251,20 @@ def interleave(x: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def force_exact_products() -> Iterator[None]:
-    """Compute PyTorch's products of float32 in float32 inside, whatever rounding the user allows."""
+    """Compute on a CPU in the dtypes of operands, products of float32 in float32, whatever torch.autocast and the user allow."""
     try:
         before = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by backend: there is no common value
-        yield
-        return
-    if before == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+        before = "highest"
+    with torch.autocast("cpu", enabled=False):
+        if before == "highest":
+            yield
+            return
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
