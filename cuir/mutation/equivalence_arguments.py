@@ -30,6 +30,7 @@ import numpy as np
 
 from ..attn.verification.splice_evaluator import Evaluator
 from ..checking.checker import check
+from ..ops.build_calls import where
 from ..ops.expressions import is_where, traits
 from ..ops.traits import DIFFERENCE
 from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, If, IfExp, Kernel, Literal, Name, Node, Program, Return, Tuple
@@ -317,7 +318,7 @@ def tied_operands(t: Trial) -> str | None:
         marked: Expr = choice.node  # type: ignore[assignment]
         for x in finite:
             safe = Binary("|", strict, Binary("==", Binary("-", x, x), Literal(0.0)))
-            marked = Call(Name("where"), (safe, marked, _NAN))
+            marked = where(safe, marked, _NAN)
         if not t.has_same_bits(replace_node(program, choice.path, marked)):
             return None
     reason = f"where `{show(node.left)}` is `{show(node.right)}`, both sides of each choice that the comparison decides are equal by the definitions"

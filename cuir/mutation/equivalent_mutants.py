@@ -22,6 +22,7 @@ from ..attn.verification.serving_specifications import knows_lengths_of_sequence
 from ..attn.verification.sizes import make_problems
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checker import check, pick_kernel
+from ..ops.build_calls import where
 from ..ops.expressions import is_where, traits
 from ..ops.traits import EQUAL
 from ..spec.specification import Lengths, Specification
@@ -455,7 +456,7 @@ def needless_case(t: Trial) -> str | None:
     path, general = t.at.path[:-2], choice.args[2]
     low, high = sorted((old, new), key=lambda x: x.value)
     between = Binary("&", Binary(">" if low is old else ">=", test.left, low), Binary("<=" if high is new else "<", test.left, high))
-    never = Call(Name("where"), (between, _NAN, choice))
+    never = where(between, _NAN, choice)
     taken = replace(choice, args=(test, _NAN, general))
     if not t.has_same_bits(replace_node(t.program, path, general)) or not t.has_same_bits(replace_node(t.program, path, never)):
         return None
