@@ -447,9 +447,11 @@ def needless_case(t: Trial) -> str | None:
 
     No run has an x between both numbers, nor the new one.
     """
-    old, new, choice = t.at.node, t.new, t.at.parents[-2]
-    test = t.at.parents[-1]
-    if not (isinstance(old, Literal) and isinstance(new, Literal) and isinstance(test, Binary) and traits(test).compares == EQUAL):
+    old, new = t.at.node, t.new
+    if not (isinstance(old, Literal) and isinstance(new, Literal)):
+        return None
+    choice, test = t.at.parents[-2:]
+    if not (isinstance(test, Binary) and traits(test).compares == EQUAL):
         return None
     if not (isinstance(choice, Call) and is_where(choice) and choice.args[0] is test and test.right is old):
         return None

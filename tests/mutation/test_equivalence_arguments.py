@@ -195,6 +195,13 @@ def test_a_case_is_needless_if_the_general_value_holds_there(choice: str, chosen
     assert (needless_case(trial(choice, chosen, "pass_ = 0", ends)) is not None) == holds
 
 
+def test_statements_of_a_function_in_another_order_are_no_case() -> None:
+    text = KERNEL.format(choice="new", before="new = where(some, x, y)", ends="")
+    lines = "    moves = x > y\n", "    some = warp_any(moves)\n"
+    moved = text.replace("".join(lines), "    pass_ = 0\n" + "".join(lines))
+    assert moved != text and needless_case(Trial(parse(text), parse(moved), SPEC, "k", {}, "quick")) is None
+
+
 SETTINGS = """
 @kernel(arch="sm_80")
 def k(X: Global[f32, M, 16], Y: Global[f32, M, 16], *, KEPT: const = 8, TOKENS: const = 0):
