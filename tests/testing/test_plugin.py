@@ -33,7 +33,7 @@ def test_failures_are_short_and_without_our_frames(pytester: pytest.Pytester, mo
     monkeypatch.setattr(session_settings, "SHRINKING", 1.0)
     monkeypatch.setenv("CI", ci)
     pytester.makepyfile(FAILING)
-    output = pytester.runpytest_inprocess("-p", "cuir.testing.plugin", "-p", "no:cacheprovider", "-p", "no:xdist")
+    output = pytester.runpytest_inprocess("--disable-plugin-autoload", "-p", "cuir.testing.plugin", "-p", "no:cacheprovider")
     output.assert_outcomes(failed=3)
     text = output.stdout.str()
     sections = text.split("____ test_")[1:]
