@@ -42,7 +42,7 @@ class QuantizedInputs(NamedTuple):
 
 
 class Fp8BackwardInputs(NamedTuple):
-    """What a backward pass reads.
+    """Tensors that a backward pass in 8 bits reads.
 
     Attributes:
         query: [B, H, M, D], bfloat16, before it was quantised; key [B, HK, N, D] alike.
