@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.lowering import validate as module
@@ -89,17 +90,26 @@ def test_every_pass_keeps_what_kernels_compute(name: str) -> None:
 # lengths of caches and packed sequences, and what their kernels read of them; other kernels take any lengths
 PAGES = {"B": 1, "H": 1, "HK": 1, "NP": 3, "PAGE": 64, "MP": 2, "BS": 1, "M": 2, "TQ": 20}
 SELECTED = {"B": 1, "H": 2, "HK": 1, "HU": 1, "M": 3, "N": 100, "MP": 128, "GROUPS": 3, "SELECTED": 2}  # and of lists of blocks
+HEADS = {"B": 1, "H": 2, "HK": 1, "VB": 1, "VH": 1, "M": 70, "N": 70, "MP": 70}  # of 8-bit inputs with scales of heads
 LISTS = {"BLOCKS": [[[[1, 0], [0, 0], [1, 0]]]], "COUNTS": [[[2, 0, 1]]]}
 STORED = {"PAGES": [[2, 0]], "LENGTHS": [70], "QSTART": [0], "QEND": [18], "KSTART": [1], "KEND": [70], "len_k": [70], "page": [[2, 0]]}
+
+
+def choose_lengths(checked: Checked) -> dict[str, int]:
+    if "NP" in checked.dims:
+        return PAGES
+    if "GROUPS" in checked.dims:
+        return SELECTED
+    if any(t.name == "DOSCALE" for t in checked.tensors):
+        return HEADS
+    return dict.fromkeys({"M", "N", "MP"} & {*checked.dims}, 70)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_every_pass_keeps_what_each_kernel_of_the_corpus_computes(name: str) -> None:
     checked = kernels.corpus_kernel(name)
-    lengths = (
-        PAGES if "NP" in checked.dims else SELECTED if "GROUPS" in checked.dims else dict.fromkeys({"M", "N", "MP"} & {*checked.dims}, 70)
-    )
+    lengths = choose_lengths(checked)
     inputs = random_arguments(checked, torch.Generator().manual_seed(1), {d: n for d, n in lengths.items() if d in checked.dims})
     inputs |= {n: torch.tensor(x, dtype=torch.int32) for n, x in {**STORED, **LISTS}.items() if n in inputs} | (
         {"LONGEST": 18} if "LONGEST" in inputs else {}
