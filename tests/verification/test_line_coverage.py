@@ -93,6 +93,7 @@ LARGE = (
     "flash_fwd_f32",
     "flash_fwd_varlen_sm90",
     "flash_fwd_varlen_f32",
+    "mla_decode_sm75",
     "gemm",
 )  # with tiles of 64 these are no kernel, or have other parts
 
