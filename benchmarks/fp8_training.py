@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import cuir
+from benchmarks.old_and_new import as_they_come
 from cuir import create_block_mask, flex_attention, fp8_attention
 from cuir.attn.splicing.backward import transfer_backward
 
@@ -142,11 +143,7 @@ def main() -> None:
                     rows = [{**problem, "inputs": kind, **compute_errors(kind, length, dim, causal, device)} for kind in KINDS]
                 else:
                     rows = [measure(length, dim, causal, options.rounds, settings)]
-                for row in map(json.dumps, rows):
-                    print(row, flush=True)
-                    if options.out is not None:
-                        with options.out.open("a", encoding="utf-8") as out:
-                            out.write(row + "\n")
+                as_they_come(rows, options.out)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +28,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from benchmarks.dropout import milliseconds
+from benchmarks.old_and_new import as_they_come
 
 SIZE, SELECTED = 64, 16
 HEADS = ((64, 4), (16, 1))  # of queries, of keys
@@ -180,11 +180,7 @@ def main() -> None:
     for mask in options.mask:
         heads = HEADS if mask == "causal" else (*HEADS, EQUAL_HEADS)
         for problem in itertools.product(heads, options.length, SPANS[mask], options.dims):
-            row = json.dumps(measure(*problem, mask, options))
-            print(row, flush=True)
-            if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as out:
-                    out.write(row + "\n")
+            as_they_come([measure(*problem, mask, options)], options.out)
 
 
 if __name__ == "__main__":

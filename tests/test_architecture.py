@@ -205,7 +205,7 @@ def test_rooms_of_the_lowering_import_only_what_is_above_them() -> None:
 
 
 def test_passes_import_no_pass() -> None:
-    """What two passes share is an analysis, or a module of `passes` that is no pass; the pipeline alone runs them."""
+    """Passes share analyses, or modules of `passes` that are no pass; the pipeline alone runs passes."""
     passes = {p: imports(p) for p in sources("cuir/lowering/passes")}
     is_pass = {p.stem for p in passes if any(isinstance(n, ast.FunctionDef) and n.name == "run" for n in nodes(p)[0].body)}
     importing = {

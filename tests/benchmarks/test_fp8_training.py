@@ -19,7 +19,7 @@ def test_errors_are_those_of_8_bits() -> None:
 
 
 def test_the_kernel_alone_takes_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the causal kernel in the interpreter."""
+    """Rows of the causal kernel in the interpreter."""
     launched: list[dict[str, Any]] = []
 
     def compile(program: cuir.Program, kernel: str, consts: dict[str, Any]) -> Callable[..., None]:

@@ -130,7 +130,7 @@ def test_mutants_of_synchronisation_are_found_in_ptx(seed: int) -> None:
     ("name", "kernel"), [("gemm_sm75", "gemm"), ("gemm_sm89", "gemm"), ("flash_fwd_sm75", "flash_fwd"), ("flash_fwd_warps", "flash_fwd")]
 )
 def test_each_harmful_mutant_of_synchronisation_that_reaches_ptx_is_found(name: str, kernel: str) -> None:
-    """What the machine passes is argued to do no harm, by the arguments of `cuir mutate`."""
+    """The machine refuses each mutant, or an argument of `cuir mutate` says that it does no harm."""
     program, checked, spec = prepare(name, kernel)
     listed = [m for m in mutants(program, kernel) if m.fault in SYNCHRONISATION and m.equivalent is None]
     carried = list(compile_carried(program, checked, listed))

@@ -5,8 +5,6 @@ dO is quantised with a scale for each key head. Captured tensors have no gradien
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -16,15 +14,15 @@ from ...spec.gradients import pad_rows
 from ...spec.specification import lengths_of
 from ...syntax.types import BF16, F8E4M3
 from ...syntax.walk import names_read
-from ..capture.call_inputs import need_gpu, need_warm
-from ..capture.first_call_progress import Progress
+from ..capture.call_inputs import need_gpu
 from ..capture.kernel_operands import as_kernels_read, output_for, without_room
 from ..splicing.derivative import dscore
 from ..splicing.splice import TransferResult
-from .autograd import Interpreted, Kernel, join_arguments, make_sums
+from .autograd import join_arguments, make_sums
 from .backward_kernels import KERNEL, NARROW_DIM, Attention, Part, Step
 from .card_kernels import find_kernel
 from .experts import origin_of
+from .step_kernels import StepKernels
 from .transfers import transfer_backward_to_expert
 
 WIDEST_GRADIENT = NARROW_DIM
@@ -75,27 +73,12 @@ class Fp8Gradients:
         transferred = transfer_backward_to_expert(name, attention.spec, attention.traced, ())
         finishing = origin_of(find_kernel(attention.arch, "keys", BF16))
         self.part = Part(attention, transferred, setting)
-        self.steps = {
+        steps = {
             "prepare": Step(origin_of(name), "prepare", {"D": fixed["D"], "DV": fixed["DV"]}),
             KERNEL: self.part.step,
             **{f"finish {n}": Step(finishing, "finish", {"T": BF16, "D": fixed[n]}) for n in ("D", "DV")},
         }
-
-    @functools.cached_property
-    def interpreted(self) -> Mapping[str, Kernel]:
-        return {name: Interpreted(step.checked) for name, step in self.steps.items()}
-
-    @functools.cached_property
-    def compiled(self) -> Mapping[str, Kernel]:
-        """The kernels for the current GPU, compiled and verified."""
-        from ...runtime.compiled import compile
-
-        need_warm("compiling a kernel")
-        progress = Progress(f"{self.attention.spec.name} backward")
-        with progress.step("compiling"):
-            kernels = {name: compile(step.program, kernel=step.kernel, consts=step.consts) for name, step in self.steps.items()}
-        self.part.prove(progress)
-        return kernels
+        self.kernels = StepKernels(attention.spec.name, steps, (self.part,))
 
     def compute(
         self, inputs: Fp8BackwardInputs, data: TransferResult, scale: float, interpret: bool
@@ -112,7 +95,7 @@ class Fp8Gradients:
             return gq.zero_(), gk.zero_(), gv.zero_()
         if not interpret:
             need_gpu(query.device, self.attention.arch)
-        runs = self.interpreted if interpret else self.compiled
+        runs = self.kernels.interpreted if interpret else self.kernels.compiled
         q8, k8, v8, do, qh, kh, o = as_kernels_read(*quantized[:3], inputs.do, query, key, inputs.o)
         L, DL = (torch.empty(at.B, at.H, pad_rows(at.M), dtype=torch.float32, device=query.device) for _ in range(2))
         sums, value_sums = make_sums(query), make_sums(quantized.value).zero_()

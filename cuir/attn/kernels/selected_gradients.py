@@ -6,7 +6,6 @@ summed in one order. Captured tensors have no gradients.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -17,18 +16,19 @@ from ...spec.function_specification import FunctionSpecification
 from ...spec.gradients import pad_rows
 from ...spec.specification import Specification, lengths_of
 from ...syntax.types import DType
-from ..capture.call_inputs import need_gpu, need_warm
+from ..capture.call_inputs import need_gpu
 from ..capture.first_call_progress import Progress
 from ..capture.kernel_operands import output_for, without_room
 from ..masks.selected_blocks import SelectedBlocks, Slots, invert_blocks
 from ..splicing.splice import TransferResult
 from ..verification.selected_specifications import Arguments, make_selected_key_gradients, make_selected_query_gradients
-from .autograd import BackwardInputs, Interpreted, Kernel, join_arguments
+from .autograd import BackwardInputs, join_arguments
 from .backward_kernels import BY_QUERIES, KERNEL, Attention, Part, Step
 from .card_kernels import find_kernel
 from .experts import origin_of
 from .selected_settings import LEAST_STEP, NARROW, ROWS, power_of_two, tile_rows
 from .serving_settings import make_captured_arguments
+from .step_kernels import StepKernels
 from .transfers import transfer_queries_to_expert, transfer_selected_keys_to_expert, verify_or_recall
 
 LEAST_ROWS = 8  # of a slot, which a copy brings to shared memory
@@ -102,30 +102,14 @@ class SelectedGradients:
             make_selected_key_gradients,
         )
         fixed, program = attention.fixed, origin_of(by_keys)
-        self.steps = {
+        steps = {
             "prepare": Step(program, "prepare", {"T": T, "DV": fixed["DV"]}),
             BY_QUERIES: self.by_queries.step,
             KERNEL: self.by_keys.step,
             "join keys": Step(program, "join_parts", {"T": T, "D": fixed["D"], "BN": self.slots.keys}),
             "join values": Step(program, "join_parts", {"T": T, "D": fixed["DV"], "BN": self.slots.keys}),
         }
-
-    @functools.cached_property
-    def interpreted(self) -> Mapping[str, Kernel]:
-        return {name: Interpreted(step.checked) for name, step in self.steps.items()}
-
-    @functools.cached_property
-    def compiled(self) -> Mapping[str, Kernel]:
-        """The kernels for the current GPU, compiled and verified."""
-        from ...runtime.compiled import compile
-
-        need_warm("compiling a kernel")
-        progress = Progress(f"{self.attention.spec.name} backward")
-        with progress.step("compiling"):
-            kernels = {name: compile(step.program, kernel=step.kernel, consts=step.consts) for name, step in self.steps.items()}
-        for part in (self.by_queries, self.by_keys):
-            part.prove(progress)
-        return kernels
+        self.kernels = StepKernels(attention.spec.name, steps, (self.by_queries, self.by_keys))
 
     def compute(
         self, tensors: BackwardInputs, data: TransferResult, lists: SelectedBlocks, scale: float, interpret: bool
@@ -141,7 +125,7 @@ class SelectedGradients:
             return gq.zero_(), gk.zero_(), gv.zero_()
         if not interpret:
             need_gpu(q.device, self.attention.arch)
-        runs = self.interpreted if interpret else self.compiled
+        runs = self.kernels.interpreted if interpret else self.kernels.compiled
         L, DL = (torch.empty(at.B, at.H, pad_rows(at.M), dtype=torch.float32, device=q.device) for _ in range(2))
         runs["prepare"].launch({"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL})
         if dlse is not None:  # each weight is what its score changes LSE by

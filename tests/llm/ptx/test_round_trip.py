@@ -50,8 +50,10 @@ SPLIT_KERNELS = {
     ("selected_bwd_sm90", "flash_bwd"),
 }
 # columns of an array leave it by halves, and a warp deals out the work beside three that work: the reader takes the halves for stages, that warp for a role
-DEALT_KERNELS = {("flash_bwd_f8_sm90", "flash_bwd"), ("flash_fwd_f8_sm90", "flash_fwd")}
-NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | STAGED_KERNELS | SPLIT_KERNELS | DEALT_KERNELS
+DEALT_KERNELS = {("flash_bwd_f8_sm90", "flash_bwd")}
+# the warp that loads also deals out the work, since no warp is left beside it: barriers of that queue have no role of their own by which they are left out here
+LOADING_DEALERS = {("flash_fwd_f8_sm90", "flash_fwd")}
+NOT_READ = EMPTY_KERNELS | SEARCHING_KERNELS | HALVED_KERNELS | STAGED_KERNELS | SPLIT_KERNELS | DEALT_KERNELS | LOADING_DEALERS
 KERNELS = [key for name, kernels in COMPUTES.items() for kernel in kernels if (key := (name, kernel)) not in NOT_READ]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
