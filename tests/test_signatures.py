@@ -18,6 +18,7 @@ DECIDED_BY_OTHERS = {
     "cuir/integrations/transformers.py:mask_for",
     "cuir/integrations/vllm.py:__init__",
     "cuir/integrations/vllm.py:forward",
+    "cuir/integrations/vllm.py:supports_combination",
     "cuir/integrations/vllm_mla.py:__init__",
     "cuir/spec/gradients.py:reference",
     "cuir/attn/verification/serving_specifications.py:reference",

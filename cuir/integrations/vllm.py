@@ -25,9 +25,10 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-from ..attn.capture.call_inputs import check_options
+from ..attn.capture.call_inputs import check_options, dtype_of
 from ..attn.kernels.attention_kernel import Level
-from ..attn.kernels.card_kernels import DEFAULT, KERNELS, find_arch
+from ..attn.kernels.card_kernels import DEFAULT, KERNELS, Kind, find_arch, find_kernel
+from ..text.diagnostics import CuirError
 from .batches import Batch, CallOptions, attend, rules_of
 
 NAME, MLA_NAME = "CUIR", "CUIR_MLA"
@@ -142,11 +143,13 @@ class CuirCapabilities(AttentionBackend):
 
     Attributes:
         BACKEND: Its name in vLLM.
-        KINDS: Kinds of kernels that its calls run.
+        KINDS: Kinds of kernels that its calls run over caches of the dtype of queries.
+        KINDS_OF_8_BITS: Kinds of kernels that they run over caches of 8-bit numbers.
     """
 
     BACKEND: ClassVar[str]
-    KINDS: ClassVar[frozenset[str]]
+    KINDS: ClassVar[tuple[Kind, ...]]
+    KINDS_OF_8_BITS: ClassVar[tuple[Kind, ...]] = ()
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
     supported_kv_cache_dtypes: ClassVar[list[str]] = list(HALVES)
 
@@ -166,7 +169,32 @@ class CuirCapabilities(AttentionBackend):
     @classmethod
     def supports_compute_capability(cls, capability: _Capability) -> bool:
         arch = find_arch((capability.major, capability.minor))
-        return arch is not None and KERNELS[arch].keys() >= cls.KINDS
+        return arch is not None and KERNELS[arch].keys() >= set(cls.KINDS)
+
+    @classmethod
+    def supports_combination(
+        cls,
+        head_size: int,
+        dtype: torch.dtype,
+        kv_cache_dtype: str | None,
+        block_size: int | None,
+        use_mla: bool,
+        has_sink: bool,
+        use_sparse: bool,
+        use_mm_prefix: bool,
+        device_capability: _Capability,
+    ) -> str | None:
+        """Return why a GPU has no kernel for a dtype and a cache; None if it has one, or if vLLM asks for one of them alone."""
+        alone = cls.supports_compute_capability(device_capability), cls.supports_dtype(dtype), cls.supports_kv_cache_dtype(kv_cache_dtype)
+        arch = find_arch((device_capability.major, device_capability.minor))
+        if arch is None or not all(alone):
+            return None
+        try:
+            for kind in cls.KINDS if kv_cache_dtype in (None, *HALVES) else cls.KINDS_OF_8_BITS:
+                find_kernel(arch, kind, dtype_of(dtype))
+        except CuirError as error:
+            return error.diagnostics[0].message
+        return None
 
     @classmethod
     def check_layer(cls, attn_type: str, kv_cache_dtype: str) -> None:
@@ -185,7 +213,7 @@ class CuirAttentionBackend(CuirCapabilities):
     """
 
     BACKEND = NAME
-    KINDS = frozenset({"cache", "varlen"})
+    KINDS = ("cache", "varlen")
     forward_includes_kv_cache_update: bool = False
 
     @staticmethod

@@ -36,10 +36,11 @@ class CuirMLAMetadataBuilder(MLACommonMetadataBuilder[MLACommonMetadata]):
 
 
 class CuirMLABackend(CuirCapabilities, MLACommonBackend):
-    """The capabilities of the backend: latent caches in f16, bf16 and e4m3, with a scale a layer."""
+    """The capabilities of the backend: latent caches in f16 and bf16, and on Hopper in e4m3, with a scale a layer."""
 
     BACKEND = MLA_NAME
-    KINDS = frozenset({"latent cache", "latent cache of 8 bits"})
+    KINDS = ("latent cache",)
+    KINDS_OF_8_BITS = ("latent cache of 8 bits",)
     supported_kv_cache_dtypes: ClassVar[list[str]] = [*HALVES, "fp8", "fp8_e4m3"]
 
     @staticmethod

@@ -166,6 +166,9 @@ def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: 
         ({"use_mla": True}, ["MLA"]),
         ({"attn_type": "encoder_decoder"}, ["attention type"]),
         ({"device_capability": SimpleNamespace(major=7, minor=0)}, ["compute capability"]),
+        ({"device_capability": SimpleNamespace(major=7, minor=5)}, ["kernels of sm_75 multiply f16, found bf16"]),
+        ({"device_capability": SimpleNamespace(major=7, minor=5), "dtype": torch.float16}, []),
+        ({"device_capability": SimpleNamespace(major=8, minor=0)}, []),
     ],
 )
 def test_vllm_is_told_what_it_takes(requests: dict[str, Any], reasons: list[str], ours: Any) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from cuir.attn.kernels.card_kernels import DEFAULT, VARIABLE
 from tests.attn.serving.test_latent_cache import LATENT, Problem
 from tests.attn.serving.test_latent_cache import D as COLUMNS
+from tests.stand_in_cards import forget
 
 layers = pytest.importorskip("vllm.model_executor.layers.attention.mla_attention", reason="vLLM cannot be imported", exc_type=ImportError)
 HEADS = 8
+TURING, AMPERE = SimpleNamespace(major=7, minor=5), SimpleNamespace(major=8, minor=0)
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +25,8 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
     vllm.register(backend="interpret", verify="off")
     config = SimpleNamespace(parallel_config=SimpleNamespace(decode_context_parallel_size=1))
     monkeypatch.setattr(layers, "get_current_vllm_config", lambda: config)
-    return vllm_mla
+    yield vllm_mla
+    forget()
 
 
 def make_layer(ours: Any, dtype: str = "auto", latent: int = LATENT, **options: Any) -> Any:
@@ -60,9 +64,11 @@ def make_metadata(problem: Problem) -> Any:
     )
 
 
-@pytest.mark.parametrize(("M", "scales"), [(1, ""), (2, ""), (2, "head")])
-def test_the_decode_of_a_layer(M: int, scales: str, ours: Any) -> None:
+@pytest.mark.parametrize(("M", "scales", "arch"), [(1, "", DEFAULT), (2, "", "sm_80"), (2, "", "sm_75"), (2, "head", DEFAULT)])
+def test_the_decode_of_a_layer(M: int, scales: str, arch: str, ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries come whole or in two parts; vLLM's caches of 8 bits are bytes."""
+    monkeypatch.setenv(VARIABLE, arch)
+    forget()
     problem = Problem([130, 40], 16, HEADS, M=M, scales=scales)
     cache, layer = problem.cache[:, :, 0], SimpleNamespace(_k_scale=torch.tensor(1.0) if problem.scale is None else problem.scale[0])
     rows = problem.q.flatten(0, 1)
@@ -91,7 +97,16 @@ def test_vllm_finds_the_backend(ours: Any) -> None:
         ({"use_sparse": True}, ["sparse"]),
         ({"head_size": 512}, ["head_size"]),
         ({"kv_cache_dtype": "fp8_ds_mla"}, ["kv_cache_dtype"]),
-        ({"device_capability": SimpleNamespace(major=8, minor=0)}, ["compute capability"]),
+        ({"device_capability": SimpleNamespace(major=7, minor=0)}, ["compute capability"]),
+        *(({"device_capability": SimpleNamespace(major=x, minor=y)}, []) for x, y in ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))),
+        ({"device_capability": TURING, "dtype": torch.float16, "head_size": 192}, []),
+        ({"device_capability": TURING}, ["kernels of sm_75 multiply f16, found bf16"]),
+        (
+            {"device_capability": TURING, "dtype": torch.float16, "kv_cache_dtype": "fp8"},
+            ["sm_75 has no kernel for attention over a latent"],
+        ),
+        ({"device_capability": AMPERE, "kv_cache_dtype": "fp8_e4m3"}, ["sm_80 has no kernel for attention over a latent cache of 8-bit"]),
+        ({"device_capability": AMPERE, "kv_cache_dtype": "fp8_ds_mla"}, ["kv_cache_dtype"]),
     ],
 )
 def test_vllm_is_told_what_it_takes(requests: dict[str, Any], reasons: list[str], ours: Any) -> None:
