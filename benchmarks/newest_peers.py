@@ -36,7 +36,7 @@ from cuir.performance.suites import decode_suite, packed_suite
 from cuir.performance.suites.backward_suite import prepare_gradients
 from cuir.performance.suites.cell_benchmark import OURS, Cell, Timing
 from cuir.performance.suites.contest import contest, judge_of
-from cuir.performance.suites.peers import contenders, not_installed
+from cuir.performance.suites.peers import contenders, flashinfer_latent, not_installed
 from cuir.performance.timing.gpu import versions
 from cuir.performance.timing.problem import Shape, compute_expectation, compute_expected_gradients, count_kept_pairs, make_tensors
 from cuir.performance.timing.timing_protocol import Call, capture_graph, median_ms
@@ -229,15 +229,15 @@ def make_decode(row: Row, peers: Sequence[str], device: str) -> Problem:
     return Problem(calls, problem.make_judge(), "gbs", problem.nbytes / 1e6, capture_graph if device == "cuda" else lambda call: call)
 
 
-def make_latent(row: Row, peers: Sequence[str], device: str) -> Problem:
+def make_latent(row: Row, peers: Sequence[str], device: str, dtype: torch.dtype = torch.bfloat16) -> Problem:
     """Return a problem of absorbed decoding over latent vectors."""
     B, H, _, M, N, D = row.shape.as_tuple()
     scale, page = D**-0.5, LATENT_PAGE
     g = torch.Generator(device).manual_seed(0)
-    q = torch.randn(B, M, H, D, generator=g, device=device).bfloat16()
-    vectors = torch.randn(B, N, 1, D, generator=g, device=device).bfloat16()
+    q = torch.randn(B, M, H, D, generator=g, device=device).to(dtype)
+    vectors = torch.randn(B, N, 1, D, generator=g, device=device).to(dtype)
     eight = row.variant == LATENT_8_BITS
-    vectors = vectors.to(torch.float8_e4m3fn).bfloat16() if eight else vectors
+    vectors = vectors.to(torch.float8_e4m3fn).to(dtype) if eight else vectors
     lengths = torch.full((B,), N, dtype=torch.int32, device=device)
     places = torch.randperm(B * (N // page), generator=g, device=device)
     cache = torch.empty(len(places), page, 1, D, dtype=q.dtype, device=device)
@@ -280,7 +280,11 @@ def make_latent(row: Row, peers: Sequence[str], device: str) -> Problem:
         error = float((outputs[checked, -1].double() - expected).norm() / expected.norm())
         return error, "" if error < 1e-2 else f"error {error:.1e}"
 
-    makers = {"flash_mla": call_flash_mla, "fa3": call_fa3}
+    makers = {
+        "flash_mla": call_flash_mla,
+        "fa3": call_fa3,
+        "flashinfer": lambda: flashinfer_latent(q, cache, table, [N] * B, LATENT, scale),
+    }
     calls = {OURS: call_ours, **{peer: _defer(makers[peer]) for peer in peers}}
     flops, nbytes = 2 * B * M * H * N * (D + LATENT), B * (N * D * own_cache.element_size() + 2 * M * H * (D + LATENT))
     unit, work = ("tflops", flops / 1e9) if M * H >= 64 else ("gbs", nbytes / 1e6)

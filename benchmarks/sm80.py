@@ -1,10 +1,12 @@
-"""The kernels for sm_80, beside FlashAttention-2, FlexAttention and FlashInfer, on any GPU from sm_80 on.
+"""The kernels for sm_80 and sm_75, beside FlashAttention-2, FlexAttention and FlashInfer, on any GPU from sm_80 on.
 
     python -m benchmarks.sm80                                           # full and causal, d 64 to 256, 1k to 16k, 16k tokens in all
     python -m benchmarks.sm80 --backward                                # gradients of flex_attention beside those of FlashAttention-2
     python -m benchmarks.sm80 --rules                                   # masks and scores beside FlexAttention for sm_80, 8k keys
     python -m benchmarks.sm80 --decode                                  # few queries over caches in pages, beside FlashInfer
     python -m benchmarks.sm80 --packed                                  # packed sequences, beside FlashInfer and FlashAttention-2
+    python -m benchmarks.sm80 --latent                                  # decoding over latent vectors (MLA), beside FlashInfer
+    python -m benchmarks.sm80 --decode --arch sm_75                     # kernels for sm_75; --packed and --latent, too
     python -m benchmarks.sm80 --dims 128 --settings BN=64,STAGES=2 BN=64,STAGES=1 --peers fa2
     python -m benchmarks.sm80 --table rows.jsonl                        # no GPU: the table of what was measured
 
@@ -20,7 +22,8 @@ assembles the result, whose products are mma.sync, for the card. Its tiles are t
 --decode and --packed are cells of the suites of `cuir bench decode` and `varlen`, with CUIR_ARCH=sm_80. FlashInfer's
 kernels for sm_80 are its backend fa2, compiled with FLASHINFER_CUDA_ARCH_LIST=8.0; for a newer card
 FLASHINFER_NVCC names a command that calls nvcc with `code=sm_80` replaced by the card's, so that the code is still
-compute_80's. GB/s are of the keys and values.
+compute_80's. GB/s are of the keys and values. For sm_75 these are 7.5 and `code=sm_75`. --latent has our kernel for
+Hopper, too, where the card runs it.
 """
 
 from __future__ import annotations
@@ -42,19 +45,23 @@ import torch
 
 import corpus
 import cuir
+from benchmarks import newest_peers
 from benchmarks.head_dims import rows_of
 from benchmarks.old_and_new import as_they_come
 from cuir.attn.capture.capture_keys import make_capture_key
 from cuir.attn.kernels.attention_kernel import make_attention
-from cuir.attn.kernels.card_kernels import VARIABLE, KernelTarget, choose_target
+from cuir.attn.kernels.card_kernels import VARIABLE, KernelTarget, Kind, choose_target, find_arch
 from cuir.attn.kernels.experts import Form
+from cuir.attn.serving.per_sequence import rule
 from cuir.checking.checked import Const
 from cuir.performance.search.space import Space, label
 from cuir.performance.suites import results
+from cuir.performance.suites.cell_benchmark import OURS, Timing
 from cuir.performance.suites.cell_benchmark import Cell as ServedCell
-from cuir.performance.suites.cell_benchmark import Timing
-from cuir.performance.suites.decode_suite import measure_decode
+from cuir.performance.suites.contest import contest
+from cuir.performance.suites.decode_suite import SECONDS, measure_decode
 from cuir.performance.suites.packed_suite import DOCUMENTS, measure_varlen
+from cuir.performance.suites.result_rows import Entry
 from cuir.performance.timing.gpu import versions
 from cuir.performance.timing.problem import Shape
 from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
@@ -62,9 +69,10 @@ from cuir.runtime.compiled_kernel import CompiledKernel
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.types import F16
 
-NAME, ARCH = "flash_fwd_sm80", "sm_80"
+NAME, ARCH, TURING = "flash_fwd_sm80", "sm_80", "sm_75"
 SERVED = ((32, 32), (64, 8))  # heads, key heads
 CACHES = {1: (1024, 8192, 32768, 131072), 16: (1024, 4096, 32768), 128: (1024, 4096, 16384)}  # keys, by the batch
+LATENTS = ((1, 128, 8192), (128, 128, 4096), (128, 16, 8192))  # batch, heads, vectors of each sequence
 MOST_KEYS = 1 << 24  # of all key heads of a cell: 8 GB
 DIMS, LENGTHS, MASKS = (64, 96, 128, 256), (1024, 4096, 16384), ("full", "causal")
 PEERS = ("fa2", "flex")
@@ -207,7 +215,7 @@ def measure_rules(options: argparse.Namespace) -> Iterator[Row]:
     assemble = CUDABackend.make_cubin
     CUDABackend.make_cubin = lambda backend, text, metadata, chosen, _: assemble(backend, text, metadata, chosen, 10 * major + minor)
     length = 8192
-    for dim, (name, (score, keep)) in ((d, rule) for d in (64, 128) for rule in RULES.items()):
+    for dim, (name, (score, keep)) in ((d, item) for d in (64, 128) for item in RULES.items()):
         torch._dynamo.reset()
         q, k, v = (torch.randn((2, 32, length, dim), device="cuda", dtype=torch.float16) for _ in range(3))
         theirs = create_block_mask(keep, None, None, length, length)
@@ -244,32 +252,92 @@ def list_packed(dims: Sequence[int]) -> list[ServedCell]:
     ]
 
 
-def warm_cache_of_decoding(target: KernelTarget, shape: Shape) -> str:
+def list_latents() -> list[ServedCell]:
+    """List the caches of latent vectors, with one query and with two."""
+    return [
+        ServedCell("causal", {}, f"MLA, {heads} heads", Shape(batch, heads, 1, queries, keys, 576))
+        for queries in (1, 2)
+        for batch, heads, keys in LATENTS
+    ]
+
+
+def warm_cache_of_decoding(target: KernelTarget, kind: Kind, shape: Shape) -> str:
     """Compile the kernel of a call over a cache into the cache, and describe its resources."""
-    form = Form(torch.float16, shape.D, shape.D, "cache", (("CHUNK", 16),), target)
-    settings = make_attention(Specification("full"), make_capture_key(None, None), form, "off").settings
+    latent = kind == "latent cache"
+    form = Form(torch.float16, shape.D, newest_peers.LATENT if latent else shape.D, kind, (("CHUNK", 16),), target)
+    spec = Specification("causal", rule(None, causal=True)) if latent else Specification("full")
+    settings = make_attention(spec, make_capture_key(spec.mask_mod, None), form, "off").settings
     consts = settings.choose_untuned(Lengths(shape.B, shape.H, shape.HK, shape.M, shape.N))
     return f"{label(consts)} {cuir.compile(settings.check_program(consts)).compiled.resources.summary()}"
 
 
+def warm_caches(arch: str, kind: Kind, cells: Sequence[ServedCell]) -> None:
+    """Name an architecture for all calls to come, and compile the kernels of cells, in as many processes as there are CPUs."""
+    os.environ[VARIABLE] = arch
+    target = choose_target(torch.device("cuda"))  # processes that are forked cannot ask the GPU
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
+        for summary in pool.map(partial(warm_cache_of_decoding, target, kind), dict.fromkeys(cell.shape for cell in cells)):
+            print(summary, file=sys.stderr)
+
+
 def measure_decoding(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a head, and a row for each cache: a call of attention_with_kv_cache, and FlashInfer's kernels."""
-    os.environ[VARIABLE] = ARCH
-    cells, target = list_caches(), choose_target(torch.device("cuda"))  # processes that are forked cannot ask the GPU
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
-        for summary in pool.map(partial(warm_cache_of_decoding, target), dict.fromkeys(cell.shape for cell in cells)):
-            print(summary, file=sys.stderr)
+    cells = list_caches()
+    warm_caches(options.arch, "cache", cells)
     yield make_head("decode")
     for cell in cells:
         yield dict(measure_decode(cell, "f16", ("flashinfer",), time_for(options)))
 
 
+def call_for(arch: str, call: Callable[[], object]) -> object:
+    """Run a call with the kernels of an architecture."""
+    before = os.environ[VARIABLE]
+    try:
+        os.environ[VARIABLE] = arch
+        choose_target.cache_clear()
+        return call()
+    finally:
+        os.environ[VARIABLE] = before
+        choose_target.cache_clear()
+
+
+def measure_latent_cell(cell: ServedCell, peers: Sequence[str], others: Sequence[str], timing: Timing, device: str = "cuda") -> Row:
+    """Return a row: a call over latent vectors, the same with kernels of other architectures, and the peers."""
+    problem = newest_peers.make_latent(newest_peers.Row("latent", "latent", cell.variant, cell.shape, ()), peers, device, torch.float16)
+    ours = problem.calls[OURS]
+
+    def figures(ms: float) -> Entry:
+        rate = round(problem.work / ms, 1)
+        return {"tflops": rate} if problem.unit == "tflops" else {"gbs": rate}
+
+    entries = contest(
+        {**problem.calls, **{f"{OURS}_{arch}": partial(call_for, arch, ours) for arch in others}},
+        problem.judge,
+        figures,
+        timing,
+        seconds=lambda name: SECONDS,
+        prepared=problem.prepare,
+    )
+    return {**cell.as_json(), "dtype": "f16", "contenders": entries}
+
+
+def measure_latents(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield a head, and a row for each cache of latent vectors: attention_with_kv_cache, and FlashInfer's kernel."""
+    cells = list_latents()
+    others = [arch for arch in dict.fromkeys((find_arch(torch.cuda.get_device_capability()), ARCH)) if arch and arch != options.arch]
+    warm_caches(options.arch, "latent cache", cells)
+    yield make_head("decode")
+    for cell in cells:
+        yield measure_latent_cell(cell, ("flashinfer",), others, time_for(options))
+
+
 def measure_packed(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a head, and a row for each mix of lengths: a call of varlen_attention, FlashInfer and FlashAttention-2."""
-    os.environ[VARIABLE] = ARCH
+    os.environ[VARIABLE] = options.arch
+    peers = ("flashinfer", "varlen_attn") if options.arch == ARCH else ("flashinfer",)
     yield make_head("varlen")
     for cell in list_packed([d for d in options.dims if d in (64, 128)]):
-        yield dict(measure_varlen(cell, "f16", ("flashinfer", "varlen_attn"), time_for(options)))
+        yield dict(measure_varlen(cell, "f16", peers, time_for(options)))
 
 
 def make_head(suite: str) -> Row:
@@ -323,11 +391,15 @@ def main() -> int:
     parser.add_argument("--rules", action="store_true", help="masks and scores, beside FlexAttention for sm_80")
     parser.add_argument("--decode", action="store_true", help="few queries over caches, beside FlashInfer's")
     parser.add_argument("--packed", action="store_true", help="packed sequences, beside FlashInfer's")
+    parser.add_argument("--latent", action="store_true", help="few queries over latent vectors, beside FlashInfer's")
+    parser.add_argument("--arch", choices=(ARCH, TURING), default=ARCH, help="of the kernels of --decode, --packed and --latent")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--milliseconds", type=float, default=100.0, help="of a contender's turn")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="of lines that were written before")
     options = parser.parse_args()
+    if options.arch != ARCH and not (options.decode or options.packed or options.latent):
+        parser.error(f"--arch {options.arch} is for --decode, --packed and --latent; others measure kernels for {ARCH}")
     if options.table is not None:
         rows = [json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]
         print(results.markdown(*results.read(options.table)) if "suite" in rows[0] else format_table(rows))
@@ -335,7 +407,13 @@ def main() -> int:
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
         print("nothing measured: no GPU of compute capability 8.0 or later", file=sys.stderr)
         return 1
-    kinds = {"backward": measure_backward, "rules": measure_rules, "decode": measure_decoding, "packed": measure_packed}
+    kinds = {
+        "backward": measure_backward,
+        "rules": measure_rules,
+        "decode": measure_decoding,
+        "packed": measure_packed,
+        "latent": measure_latents,
+    }
     measured = next((measured for name, measured in kinds.items() if getattr(options, name)), measure)
     as_they_come(measured(options), options.out)
     return 0

@@ -483,6 +483,41 @@ def flashinfer_packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu: tor
     return call
 
 
+def flashinfer_latent(
+    q: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, counts: Sequence[int], latent: int, scale: float
+) -> AttentionCall:
+    """Return a call that computes causal O [B, M, H, latent] over latent vectors; it plans at its first run.
+
+    Args:
+        q: [B, M, H, D].
+        cache: Vectors, [NP, page, 1, D], whose first `latent` columns are the values.
+        table: Page table [B, pages].
+        counts: Tokens of the sequences.
+    """
+    B, M, H, D = q.shape
+    backend, _ = _choose_backend(q.device)
+    planned: list[_Plan] = []
+    parts = [x.contiguous() for x in (*q.flatten(0, 1).split((latent, D - latent), -1), *cache[:, :, 0].split((latent, D - latent), -1))]
+
+    def call() -> torch.Tensor:
+        if not planned:
+            import flashinfer.mla
+
+            pages = [-(-n // cache.shape[1]) for n in counts]
+            rows, first = (torch.tensor(x, dtype=torch.int32, device=q.device) for x in ([M] * B, pages))
+            starts = [torch.nn.functional.pad(x.cumsum(0, dtype=torch.int32), (1, 0)) for x in (rows, first)]
+            lengths = torch.tensor(counts, dtype=torch.int32, device=q.device)
+            room = torch.zeros(WORKSPACE, dtype=torch.uint8, device=q.device)
+            wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(room, backend=backend)
+            indices = torch.cat([table[b, :n] for b, n in enumerate(pages)])
+            wrapper.plan(*starts, indices, lengths, H, latent, D - latent, cache.shape[1], True, scale, q.dtype, cache.dtype)
+            planned.append(wrapper)
+        o: torch.Tensor = planned[0].run(*parts)
+        return o.view(B, M, H, latent)
+
+    return call
+
+
 def _choose_backend(device: torch.device) -> tuple[str, bool | None]:
     """Return the kernels that calls ask for, and whether a launch may begin before the one in front of it ends.
 
@@ -506,6 +541,7 @@ __all__ = [
     "contenders",
     "find_kept_runs",
     "flashinfer",
+    "flashinfer_latent",
     "flashinfer_packed",
     "not_installed",
     "window_of",
