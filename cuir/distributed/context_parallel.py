@@ -14,9 +14,9 @@ from ..attn.api.block_masks import LazyBlockMask, check_mask, get_mask_mod
 from ..attn.capture.attention_request import Level, Mod
 from ..attn.capture.call_inputs import check_options, check_sink, check_tensors, make_scale_positive, wrong
 from ..attn.capture.capture_keys import make_capture_key
+from ..attn.capture.graph_breaks import break_graphs
 from ..spec.specification import Lengths
 from .agreement import TIMEOUT, Facts, Group, Member, check_equal, connect_ranks, exchange_facts, make_group
-from .graph_breaks import break_graphs
 from .kept_pairs import count_pairs
 from .plans import Method, ParallelProblem, Plan, make_plan
 from .rank_exchanges import exchange_heads

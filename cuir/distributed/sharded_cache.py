@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..attn.capture.attention_request import Level, Mod
 from ..attn.capture.call_inputs import dtype_of, wrong
+from ..attn.capture.graph_breaks import break_graphs
 from ..attn.kernels.card_kernels import choose_target
 from ..attn.kernels.split_kv import join_shares
 from ..attn.serving.cache_writes import find_slots
@@ -17,7 +18,6 @@ from ..attn.serving.cached import Layout, attention_with_kv_cache
 from ..attn.serving.longest_first import as_they_stand
 from ..checking.checked import Const
 from .agreement import TIMEOUT, make_group, told_as
-from .graph_breaks import break_graphs
 
 ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name since PyTorch 2.13, and before
 ROW = 4  # numbers of f32 in the 16 bytes at whose multiples the rows of a share begin

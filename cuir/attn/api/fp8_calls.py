@@ -16,6 +16,7 @@ from ..capture.attention_request import AttentionRequest, Level, Mod
 from ..capture.call_inputs import check_options, check_tensors, word, wrong
 from ..capture.dispatcher_calls import check_local
 from ..capture.double_backward import differentiate_once
+from ..capture.graph_breaks import break_graphs
 from ..capture.kernel_operands import autocast, autocasts
 from ..kernels.attention_kernel import Ready
 from ..kernels.autograd import check_unwritten, versions_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 KEPT = "gradients in 8 bits"
 
 
-@torch.compiler.disable
+@break_graphs
 def fp8_attention(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -20,6 +20,7 @@ from ..capture.call_inputs import (
     wrong,
 )
 from ..capture.double_backward import differentiate_once
+from ..capture.graph_breaks import break_graphs
 from ..capture.kernel_operands import as_kernels_read, autocast, autocasts, output_for, without_room
 from ..kernels.attention_kernel import Attention
 from ..kernels.autograd import BackwardInputs
@@ -50,7 +51,7 @@ class Selection(NamedTuple):
     span: int
 
 
-@torch.compiler.disable
+@break_graphs
 def selected_attention(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -1,4 +1,4 @@
-"""Calls that torch.compile leaves as they are: exchanges between ranks run outside of graphs."""
+"""Calls that torch.compile leaves as they are: they run outside of graphs."""
 
 from __future__ import annotations
 
