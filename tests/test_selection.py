@@ -22,6 +22,10 @@ def test_long(): pass
 @pytest.mark.parametrize("i", range({SHARE + 1}))
 def test_sweep(i): pass
 
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("i", range(5))
+def test_denser_sweep(i): pass
+
 def test_costs():
     end = time.process_time() + 0.4
     while time.process_time() < end: pass
@@ -55,10 +59,11 @@ def run_pytest(folder: Path, *args: str) -> tuple[int, str]:
 
 def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path)
-    assert code == 1 and f"1 failed, 3 passed, {SHARE} deselected" in text
+    assert code == 1 and f"1 failed, 5 passed, {SHARE + 3} deselected" in text
     assert (
         "thorough: it is long; `make thorough` runs it" in text
         and f"{SHARE - 1} left out: a sweep: a case in {SHARE} runs (--sweep-seed=0)" in text
+        and "3 left out: a sweep: a case in 4 runs" in text
         and "SKIPPED" not in text
     )
     assert "test_it.py::test_costs: 0." in text or "CPU seconds; a test has 0" in text
@@ -67,7 +72,7 @@ def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(t
 
 def test_the_rest_is_what_a_plain_run_leaves_out(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path, "--thorough=rest")
-    assert code == 0 and f"{SHARE} passed, 4 deselected" in text
+    assert code == 0 and f"{SHARE + 3} passed, 6 deselected" in text
 
 
 def test_a_test_that_is_named_runs(tmp_path: Path) -> None:
@@ -80,4 +85,4 @@ def test_every_case_of_a_sweep_is_taken_under_some_seed() -> None:
     selected = [choose_cases(ids, seed) for seed in range(5 * SHARE)]
     assert all(len(t) == -(-31 // SHARE) for t in selected) and set().union(*selected) == set(ids)
     assert choose_cases(ids, 1) == choose_cases(reversed(ids), 1) != choose_cases(ids, 2)
-    assert choose_cases(["alone"], 5) == {"alone"}
+    assert choose_cases(["alone"], 5) == {"alone"} and len(choose_cases(ids, 1, 4)) == 8

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import settings
 
-SHARE = 16  # one case in so many of a sweep is run
+SHARE = 16  # one case in so many of a sweep is run; `sweep(4)` has a share of its own
 BUDGET = 5.0  # CPU seconds of one test with its set-up, children included
 OVERRUN = 3.0  # a test fails beyond so many budgets: other load on a machine stretches CPU seconds, though not threefold
 PROPERTY = "cpu_seconds"
@@ -22,25 +22,26 @@ ELSEWHERE = "`make thorough` runs"
 THINNING = frozenset({"few_problems", "no_schedules", "seeded_quarter"})  # fixtures with which a plain run tests less
 
 
-def choose_cases(ids: Iterable[str], seed: int) -> set[str]:
+def choose_cases(ids: Iterable[str], seed: int, share: int = SHARE) -> set[str]:
     """The share of a sweep's cases that a plain run takes: at least one, the same in every process."""
     ranked = sorted(ids, key=lambda name: zlib.crc32(f"{seed}:{name}".encode()))
-    return set(ranked[: -(-len(ranked) // SHARE)])
+    return set(ranked[: -(-len(ranked) // share)])
 
 
 def find_left_out(items: list[pytest.Item], seed: int) -> dict[str, str]:
     """The ids of the tests that a plain run leaves out, each with the reason."""
     reasons: dict[str, str] = {}
-    sweeps: dict[str, list[str]] = {}
+    sweeps: dict[tuple[str, int], list[str]] = {}
     for item in items:
         if marker := item.get_closest_marker("thorough"):
             reasons[item.nodeid] = f"thorough{': ' if marker.args else ''}{' '.join(marker.args)}; {ELSEWHERE} it"
-        elif item.get_closest_marker("sweep"):
-            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
-    for ids in sweeps.values():
-        retained = choose_cases(ids, seed)
+        elif marker := item.get_closest_marker("sweep"):
+            share = marker.args[0] if marker.args else SHARE
+            sweeps.setdefault((item.nodeid.partition("[")[0], share), []).append(item.nodeid)
+    for (_, share), ids in sweeps.items():
+        retained = choose_cases(ids, seed, share)
         reasons.update(
-            (name, f"a sweep: a case in {SHARE} runs (--sweep-seed={seed}), {ELSEWHERE} all") for name in ids if name not in retained
+            (name, f"a sweep: a case in {share} runs (--sweep-seed={seed}), {ELSEWHERE} all") for name in ids if name not in retained
         )
     return reasons
 
