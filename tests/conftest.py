@@ -94,7 +94,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    gc.set_threshold(5 * _YOUNG, 50, 100)  # within a test: interpreted runs make many small objects that die by themselves
+    gc.set_threshold(10 * _YOUNG, 50, 100)  # within a test: interpreted runs make many small objects that die by themselves
     from cuir.verification import stages
 
     stages.release_freed_memory = _retain_freed_memory
@@ -104,7 +104,7 @@ def _retain_freed_memory() -> None:
     """At the end of a verification: the next one takes the same pages, which the system would clear again."""
 
 
-_YOUNG = 20_000  # objects of a test and of those before it, from which they are looked through
+_YOUNG = 100_000  # objects of a test and of those before it, from which they are looked through
 
 
 def _collect_garbage() -> None:
