@@ -103,6 +103,7 @@ def test_what_a_launch_admits() -> None:
     assert code(bulk, X=y, Y=wide[:1, :64].expand(64, 64)) == "U506"  # one row for the results of all
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("dims", "consts", "uneven"),
     [("M, 20", {}, True), ("M, D", {"D": 20}, True), ("M, D", {}, False), ("M, 24", {}, False), ("1, 20", {}, False)],

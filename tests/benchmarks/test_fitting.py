@@ -131,6 +131,7 @@ def test_rows_of_one_short_run_are_near_the_best_on_average() -> None:
     assert len(ratios) == 140 and statistics.mean(ratios) >= 0.99 and sum(r < 0.97 for r in ratios) <= 8
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("D", sorted(defaults.SETTINGS))
 def test_the_checker_takes_what_is_measured(D: int) -> None:
     result = defaults.of_cell(of(1024, {}, "full", D).cell)

@@ -30,6 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(KINDS, name, kind)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "name",
     [

@@ -39,6 +39,7 @@ def test_a_seed_is_a_rule() -> None:
     assert first is not None and next_one is not None and not torch.equal(first(0, 0, q, k), next_one(0, 0, q, k))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_results_are_those_of_the_definition(name: str) -> None:
     kind = next(r.kind for r in RULES if r.name == name)

@@ -34,6 +34,7 @@ REFERENCES: dict[str, Callable[..., torch.Tensor]] = {
 POSITIVE = ("rsqrt", "log", "log10", "log1p", "pow")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", COMPOSITIONS)
 def test_each_composition_computes_its_function(name: str) -> None:
     x = torch.linspace(-4, 4, 50) if name not in POSITIVE else torch.linspace(0.01, 9, 50)

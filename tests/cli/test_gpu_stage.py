@@ -112,6 +112,7 @@ def write_sanitizer(tmp_path: Path, report: str) -> str:
     return str(path)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("how", ["right", "end"])
 def test_a_report_is_told_as_a_line_of_the_program(worker: Callable[[str], list[str]], tmp_path: Path, how: str) -> None:
     line, span = next((n, s) for n, s in lower(make_verified().checked).line_map.items() if "O[" in s.source.line(s.line))

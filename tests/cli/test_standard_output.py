@@ -107,6 +107,7 @@ def reference(x):
 """
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("text", "code"), [(PROCESS, 0), (STUBBORN, 2)])
 def test_a_process_prints_one_object_and_ends(tmp_path: Path, text: str, code: int) -> None:
     """Prints by C code and children, threads that do not end, and functions that swallow every exception."""

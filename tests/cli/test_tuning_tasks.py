@@ -55,6 +55,7 @@ def lose_some(consts: Mapping[str, Any]) -> float:
     return float("nan") if consts["STAGES"] == 2 and consts["BM"] == 128 else cost(consts)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("exhaustive", [False, True])
 def test_a_cluster_finds_what_one_gpu_finds(exhaustive: bool, opened: list[tuple[Mapping[str, object], str | None]]) -> None:
     gpus, task, options = LastFirst(), SearchTask(parse(TEXT), None, FIXED, SPACE), SearchOptions(exhaustive=exhaustive)

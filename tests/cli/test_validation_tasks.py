@@ -20,6 +20,7 @@ SMALL = ("lower", "gemm", "-c", "T=f16,BM=64,BN=64", "-d", "M=70,N=40,K=40", "--
 ROLES = ("lower", "flash_fwd", "-c", "T=f16,D=64,BN=64", "-d", "B=1,H=1,HK=1,M=40,N=70", "--validate", "--json")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("call", "broken", "code"),
     [

@@ -41,6 +41,7 @@ def test_tasks_give_the_report_of_one_process(cuir: Callable, tmp_path: Path) ->
     assert other.code == 2 and other.json["diagnostics"][0]["code"] == "U122" and "--journal" in other.json["diagnostics"][0]["hint"]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("wait", ["mma_wait(acc)", ""], ids=["right", "faulty"])
 def test_explored_launches_are_those_of_one_process(cuir: Callable, tmp_path: Path, wait: str) -> None:
     """Also when the command resumes; a fault ends the list, and is found again by the driver with its schedule."""

@@ -32,6 +32,7 @@ def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
 KEPT = torch.arange(N)[None] <= torch.arange(M)[:, None] + (N - M)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512), (512, 64), (64, 264)], ids=str)
 def test_forward(dims: tuple[int, int]) -> None:
     q, k, v = draw(*dims)
@@ -54,6 +55,7 @@ def test_weightings(weighting: dict[str, Any]) -> None:
     torch.testing.assert_close(o.double(), weights @ v.double().repeat_interleave(H // HK, 1), atol=1e-2, rtol=2e-3)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512), (512, 64)], ids=str)
 def test_gradients(dims: tuple[int, int]) -> None:
     bias = torch.randn(H, N, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -75,6 +77,7 @@ def test_gradients(dims: tuple[int, int]) -> None:
         torch.testing.assert_close(a.double(), e, atol=2e-3 * float(e.abs().max()), rtol=0.0)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("page", [0, 16, 4], ids=lambda page: f"pages of {page}" if page else "contiguous")
 @pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512)], ids=str)
 def test_decoding(dims: tuple[int, int], page: int) -> None:

@@ -85,6 +85,7 @@ def test_every_faulty_program_is_found_and_replays(name: str) -> None:
     assert local in named or any(f" {worker} for phase" in text for text in follows), "a wait that only follows is named without its place"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", [n for n in SCHEDULED if n[:4] not in ("D401", "R402")])
 def test_no_step_of_a_failing_schedule_can_be_left_out(name: str) -> None:
     checked, inputs = faulty(name)

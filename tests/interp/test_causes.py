@@ -85,6 +85,7 @@ def test_the_faulty_line_is_named(kernel: str) -> None:
     assert len(result) >= 5 and len(second) <= 0.1 * len(result), "\n".join(second)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_reports_are_short(kernel: str) -> None:
     """A message, at most three notes with a place, one hint."""

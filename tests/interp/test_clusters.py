@@ -63,6 +63,7 @@ SMALL_RUN: tuple[Any, ...] = (FLAGSHIP, 1, 2, 1, 140, 150)
 SMALL_OPTIONS: dict[str, Any] = {"consts": SMALL, "grid": 3}
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("full", [False, True], ids=["causal", "full"])
 def test_every_schedule_gives_the_same_bits(attention, in_order, any_schedule, full: bool) -> None:
     first, error, _ = in_order[full]
@@ -101,6 +102,7 @@ MUTANTS: dict[str, tuple[list[Change], set[str]]] = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_protocol_is_found(attention: Callable[..., Any], name: str) -> None:
     """By every schedule that is tried: what is wrong is wrong for all."""
@@ -130,6 +132,7 @@ PAIR = [
 ]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_every_schedule_agrees_on_a_mutant_in_clusters(pipe_text: str, seed: int) -> None:
     for old, new in PAIR:
@@ -178,6 +181,7 @@ LINES = {  # of a product in clusters of 2 x 2
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("description", [None, *LINES])
 @pytest.mark.parametrize("sides", [(2, 2), (1, 4), (4, 1), (2, 1)])
 def test_clusters_of_two_dims(description: str | None, sides: tuple[int, int]) -> None:

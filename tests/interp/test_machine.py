@@ -16,6 +16,7 @@ PROGRAMS = [FLAGSHIP, AMPERE, *(f"corpus/programs/{n}.cuir" for n in ("flash_fwd
 SHAPES = [(1, 2, 1, 256, 256), (2, 4, 2, 200, 333), (1, 3, 1, 130, 5), (1, 2, 2, 77, 0), (2, 2, 1, 1, 300), (1, 1, 1, 300, 100)]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("path", PROGRAMS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_in_float64(attention, path: str, shape: tuple[int, ...]) -> None:
@@ -25,6 +26,7 @@ def test_attention_in_float64(attention, path: str, shape: tuple[int, ...]) -> N
     assert lse_error.max() < 1e-5
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("D", "dtype"), [(128, torch.float16), (64, torch.bfloat16), (128, torch.bfloat16)])
 @pytest.mark.parametrize(
     "consts",
@@ -38,6 +40,7 @@ def test_configurations(attention, D: int, dtype: torch.dtype, consts: dict[str,
     assert lse_error.max() < 1e-5
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "consts",
     [
@@ -78,6 +81,7 @@ def test_every_schedule_gives_the_same_bits(attention, in_order: tuple[str, Any]
     assert torch.equal(first.arguments["LSE"], second.arguments["LSE"])
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("lanes", [2, 3, 8])
 @pytest.mark.parametrize("grid", [8, 5])
 def test_batches_give_the_bits_of_single_lanes(attention, lanes: int, grid: int) -> None:

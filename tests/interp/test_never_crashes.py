@@ -154,6 +154,7 @@ def outcomes(text: str) -> list[tuple[str, torch.Tensor]]:
     return results
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_every_schedule_agrees_on_a_mutant(pipe_text: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -175,6 +175,7 @@ SLOTTED = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("cluster", (1, 2))
 @pytest.mark.parametrize("n", (2, 3, 4))
 @pytest.mark.parametrize("how", SLOTTED)

@@ -76,6 +76,7 @@ def test_a_right_pipeline_with_a_line_more_or_less(data: st.DataObject) -> None:
     agree(program((1, 1), [producer, consumer]), {}, SCHEDULES[:4])
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", [name for name, text in corpus.faulty().items() if RUN.search(text)])
 def test_programs_of_the_corpus_of_faults(name: str) -> None:
     text = corpus.faulty()[name]
@@ -105,6 +106,7 @@ CORPUS = {  # dims of small launches
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("name", "kernel"), CORPUS)
 def test_kernels_of_the_corpus_and_faults_in_their_lines(name: str, kernel: str) -> None:
     text = {**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8")

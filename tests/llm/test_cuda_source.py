@@ -283,6 +283,7 @@ def facts(name: str) -> tuple[Orchestration, Orchestration]:
     return of_source(annotate(lower(checked).source, f"{name}.cu")), of_program(checked)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_annotator_reads_a_program_off_its_cuda(name: str) -> None:
     """The lowering adds a role and barriers of its own, which hand out units of work: they have no counterpart."""

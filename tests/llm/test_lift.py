@@ -79,6 +79,7 @@ def test_a_part_of_an_orchestration_has_only_its_users() -> None:
     assert not part(job().facts, ("load",)).groups and part(job().facts, ("load", "compute")).groups
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("text", "roles", "stage", "code"),
     [

@@ -77,6 +77,7 @@ FAULTS_OF_THE_PROGRAM = [
 ]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("code", "name", "change"), FAULTS_OF_THE_PROGRAM)
 def test_one_fault_of_the_program_is_found_by_name(code: str, name: str, change: tuple[str, str]) -> None:
     result = differences("flash_fwd_sm90", program=change)

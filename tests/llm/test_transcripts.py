@@ -54,6 +54,7 @@ def judge_stage(e: Exchange) -> str:
     return "program"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_replays_and_is_judged_alike(path: Path) -> None:
     text = read_transcript(path)

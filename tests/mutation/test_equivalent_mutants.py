@@ -96,6 +96,7 @@ def trial_of(name: str, specification: str, old: str, new: str) -> Trial:
     return Trial(parse(text), parse(text.replace(old, new)), corpus.specification(specification)(), kernel, {"T": F16, "D": 64}, "quick")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "name",
     [
@@ -133,6 +134,7 @@ def test_a_condition_is_enumerated_without_a_variant(condition: str, holds: bool
     assert (predicate(t) is not None) == holds
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("old", "new", "holds"),
     [

@@ -32,6 +32,7 @@ def of(name: str) -> tuple[Program, list[Mutant]]:
     return program, mutants(program, next(iter(program.kernels())))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", [EXPERT, "flash_fwd_sm80", "flash_fwd_warps", "gemm"])
 def test_mutants_print_and_parse_and_differ(name: str) -> None:
     program, result = of(name)

@@ -102,6 +102,7 @@ def test_gradients_are_compared_where_they_are_wanted() -> None:
         assert run_one(case(name, change), Setting(part="gradients")).outcome == end
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("m", "off", "end"), [(1, 1, "pass"), (1, 8, "wrong"), (64, 1, "wrong")])
 def test_few_numbers_are_judged_with_those_of_other_draws(m: int, off: int, end: str) -> None:
     """A result that is off for the first draw alone: in 64 numbers of 1,088 by little, in 64 by much, and in 4,096 that are judged alone."""

@@ -28,6 +28,7 @@ def test_shrinks(m, seed):
 """
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("ci", ["", "true"])  # pytest cuts its short summary to lines, but not where CI is set
 def test_failures_are_short_and_without_our_frames(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
     monkeypatch.setattr(session_settings, "SHRINKING", 1.0)

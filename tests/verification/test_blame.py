@@ -47,6 +47,7 @@ def first(text: str) -> Diagnostic:
     return result
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("old", "new", "code", "at", "words"),
     [

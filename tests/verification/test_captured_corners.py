@@ -82,6 +82,7 @@ def test_a_derivative_that_is_0_for_scores_of_0_is_refused(monkeypatch: pytest.M
         check_queries_of_zeros()
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", [name for name in SCORES if name != "of the score"])
 def test_right_derivatives_pass(name: str) -> None:
     tried = judge(name)

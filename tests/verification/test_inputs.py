@@ -77,6 +77,7 @@ def test_tensors_read_and_written_are_compared(reference: object) -> None:
     assert report.ok and {r["output"] for r in report.stages[-1].rows} == {"W", "V"}
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -100,6 +100,7 @@ def test_off_by_one_is_found_by_name(name: str) -> None:
     assert observed, "no comparison of this mask was changed to an effect"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [

@@ -304,6 +304,7 @@ def verify_text(text: str) -> VerifyReport:
     return verify(parse(text, "twice.cuir"), FunctionSpecification("twice", lambda X: X * 2.0), shrink=False, seeded=0)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_right_kernels_pass_on_every_grid(dynamic: bool) -> None:
     report = verify_text(PIPE.replace("cdiv(M, 32))", "cdiv(M, 32), dynamic=True)") if dynamic else PIPE)
@@ -311,6 +312,7 @@ def test_right_kernels_pass_on_every_grid(dynamic: bool) -> None:
     assert "grids that give a CTA no unit of work, one, and unequal shares" in report.stages[2].reason and not report.left_open
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_of_some_grid_are_refused(name: str, dynamic: bool) -> None:

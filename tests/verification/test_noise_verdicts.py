@@ -91,6 +91,7 @@ def test_functions(body: str, function: object, feeds: str) -> None:
         assert any(f"`{feeds}`" in n.message for n in result.notes)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("condition", "hangs"), [("(exp2(S) >= 1.0)", True), ("(exp2(S) >= 0.5)", False), ("(S >= 0.0)", False)])
 def test_a_mask_read_out_with_products_that_are_all_zero(condition: str, hangs: bool) -> None:
     program = parse(

@@ -37,6 +37,7 @@ def test_a_sink_far_above_all_logits() -> None:
     assert check_numbers(program, check(program, None, CONSTS), spec, Case("small", Lengths(1, 2, 2, 40, 40))).error == 0
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_right_kernels_pass(name: str) -> None:
     """Their blocks, their mask, their numbers; that schedules do not matter is asked of other variants of the same kernel."""

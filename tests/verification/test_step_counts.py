@@ -74,6 +74,7 @@ def k(X: Global[f32, M, 32], Y: Global[f32, M, 32]):
 """
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "release",
     [
@@ -89,6 +90,7 @@ def test_faults_of_the_protocol_between_three_and_33_steps(release: str) -> None
     assert not report.ok and next(s.name for s in report.stages if s.verdict == "failed") == "schedules"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "when", ["cdiv(M, 16) == 5", "cdiv(M, 16) == 8 and t == 7", "n == 11", "cdiv(M, 16) == 12 and t == 3", "cdiv(M, 16) == 32"]
 )

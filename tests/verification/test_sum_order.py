@@ -76,6 +76,7 @@ def test_what_joins_a_chain_follows_it() -> None:
     assert describe_tree(((0, 1), (2, 3))) == "(1 > 0 + 3 > 2)"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("name", "consts"),
     [
@@ -145,6 +146,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("fault", ORDERS)
 def test_orders_of_a_launch_are_refused(fault: str) -> None:
     name, consts, *changes = ORDERS[fault]

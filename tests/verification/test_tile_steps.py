@@ -76,6 +76,7 @@ def test_how_far(text: str, turns: int) -> None:
     assert count_counter_turns(checked) == turns and count_ring_uses(checked) == (7 if turns <= 6 else turns + 7)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("name", "kernel", "least"),
     [

@@ -40,6 +40,7 @@ def flash(old: str, new: str) -> tuple[Program, Checked, AnySpecification]:
     return program, checked, prepare_specification(CAUSAL, checked.origin, program, checked.consts)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "head",
     [
@@ -56,6 +57,7 @@ def test_heads_of_attention(head: str) -> None:
     assert is_refused(*flash(HEAD, head))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("head", ["hk = h * HK // H", "hk = (h - h % (H // HK)) // (H // HK)", "hk = h // (H // HK) % max(HK, 64)"])
 def test_right_arithmetic_in_other_words_passes(head: str) -> None:
     assert not is_refused(*flash(HEAD, head))
@@ -113,6 +115,7 @@ def test_batches_and_rows(parts: dict[str, str]) -> None:
     assert is_refused(*rows(**parts))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("no_schedules")
 @pytest.mark.parametrize(
     "parts", [{}, {"unit": "t // cdiv(M, 16), t % cdiv(M, 16) * 16"}, {"rows": "(i + rows(16)) * 40 // 40"}, {"batch": "b % 4096"}]

@@ -221,6 +221,7 @@ def test_any_lists_of_blocks(data: st.DataObject) -> None:
     compare(tensors(batch, heads, m, n), mask, data.draw(st.sampled_from([None, lambda s, b, h, q, k: s + (q - k) * 0.01])))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("mod", [causal, documents])
 @pytest.mark.parametrize("make", [torch_flex.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
 def test_edits(mod: Mod, make: Callable[..., Any]) -> None:

@@ -217,6 +217,7 @@ def call(how: str, mask: Any) -> torch.Tensor:
     return o
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("how", ["dense", "compiled", "packed", "cache"])
 def test_what_counts_is_what_counts_in_float64(how: str) -> None:
     seconds = 1.7e9 + torch.arange(N, dtype=torch.float64) * 7

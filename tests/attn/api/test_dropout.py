@@ -91,6 +91,7 @@ def test_outputs_and_gradients(mask: Mod, score: Mod, dtype: torch.dtype) -> Non
     close(result, reference(Specification("wanted", mask, score), inputs, 0.2, do), BOUNDS[dtype])
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("D", "DV", "m", "n"), [(192, 192, 40, 70), (64, 32, 33, 150), (128, 128, 130, 20)])
 def test_other_sizes(D: int, DV: int, m: int, n: int) -> None:
     inputs = tensors(D=D, DV=DV, m=m, n=n)

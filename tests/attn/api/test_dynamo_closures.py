@@ -240,6 +240,7 @@ class Scaled(torch.nn.Module):
         return attend(q, k, v, score_mod=mods.scaled, block_mask=create_block_mask(mods.before, None, None, S, S, device="cpu"))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("of_another", [False, True])
 def test_methods_are_mods(of_another: bool) -> None:
     module = Scaled(of_another)
@@ -333,6 +334,7 @@ def steeper(distance: Any, times: float = 0.5) -> Any:
     return distance * times
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("by", ["function", "settings", "functions of functions"])
 def test_a_mod_from_inside_calls_functions_of_the_file(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Helpers of a notebook hold no tensor; what they read by name is noticed, too."""

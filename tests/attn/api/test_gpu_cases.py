@@ -12,6 +12,7 @@ from tests.gpu import backward_cases as cases
 from tests.gpu import test_dropout as cases_of_dropout_cases
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("name", "dim", "dtype"),
     [
@@ -48,6 +49,7 @@ def test_checkpointed() -> None:
     cases.checkpointed("cpu", 60, 64)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("name", "dim", "dtype"),
     [("ALiBi, causal", 128, "bfloat16"), ("documents, soft cap", 64, "float16"), ("grouped heads", 192, "float32")],

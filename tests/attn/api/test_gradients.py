@@ -230,6 +230,7 @@ def exact(inputs: list[torch.Tensor], do: torch.Tensor, bias: torch.Tensor | Non
     return torch.autograd.grad(o, (q, k, v), do.double())
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("made_by", [tensors_of_gradients_again, project])
 @pytest.mark.parametrize("few", [False, True], ids=["dQ added up", "dQ apart"])
 @pytest.mark.parametrize("bias", [None, TABLE], ids=["causal", "captured"])
@@ -324,6 +325,7 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize(
     ("shape", "mask_mod", "score_mod"),

@@ -103,6 +103,7 @@ def close_of_learned(result: Any, exact: Any, like: Any, bound: float = 2e-3) ->
         assert x.shape == z.shape and x.dtype == z.dtype and (x.double() - y).norm() <= bound * y.norm()
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", ALL)
 def test_biases(name: str) -> None:
     sizes, mod = ALL[name]

@@ -112,6 +112,7 @@ def test_rows(name: str) -> None:
     assert_attention_matches(MODS[name], M=S, N=S, B=B, H=H, gradients=False)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", MODS)
 def test_what_is_traced_is_what_single_pairs_give(name: str) -> None:
     mod, at = MODS[name], Lengths(B, H, H, S, S)

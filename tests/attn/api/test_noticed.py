@@ -459,6 +459,7 @@ def make_property(size: float) -> property:
     return property(lambda self: size)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("result", "changed"), [(Custom, Custom), (Inherited, Base), (Nearer, Nearer), (Nearer, Base)])
 def test_a_property_that_is_replaced_is_noticed(result: type, changed: type, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()

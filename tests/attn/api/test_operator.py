@@ -247,6 +247,7 @@ def test_the_explicit_form() -> None:
     assert lse.shape == (1, 2, M)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("normalize", ["softmax", "sigmoid", "relu"])
 def test_other_weights_and_sinks(normalize: Any) -> None:
     def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, sink: Any) -> Any:
@@ -326,6 +327,7 @@ def make_lookup(table: torch.Tensor, offset: torch.Tensor) -> Mod:
     return lambda b, h, q, k: table[q + offset] >= k
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize(
     ("dtype", "tabled", "result"),

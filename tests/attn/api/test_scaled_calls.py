@@ -170,6 +170,7 @@ def test_tensors_without_data() -> None:
     assert (o.shape, o.dtype, lse.shape, lse.dtype) == ((B, H, M, 128), torch.bfloat16, (B, H, M), torch.float32)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kept", [True, False], ids=["all keys", "some queries without keys"])
 @pytest.mark.parametrize("sink", [-2.0, torch.linspace(-3.0, 30.0, H)], ids=["number", "heads"])
 def test_sinks(sink: Any, kept: bool) -> None:

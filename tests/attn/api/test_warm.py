@@ -186,6 +186,7 @@ def a_keyword_of_a_partial() -> Any:
     return partial, lambda: partial.keywords.update(size=8)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_noticed(name: str, launches: Launches, walks: list[Any]) -> None:
     mod, change = CHANGES[name]()

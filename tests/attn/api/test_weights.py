@@ -41,6 +41,7 @@ def run(**options: Any) -> torch.Tensor:
     return result
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "options", [{"normalize": "sigmoid"}, {"normalize": "relu"}, {"sink": torch.tensor([0.0, 1.0, 2.0, 3.0])}, {"sink": 1.5}]
 )

@@ -242,6 +242,7 @@ SCORES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 def test_spellings_that_mean_the_same(score: Any) -> None:
     q, k, v = (x.float() for x in (Q, K, V))

@@ -63,6 +63,7 @@ def error_of(call: Callable[..., Any], *args: Any) -> CuirError:
     return result.value
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("call", "x"), CALLS.values(), ids=CALLS)
 def test_an_error_is_the_same_inside_of_a_graph(call: Callable[..., Any], x: torch.Tensor) -> None:
     outside, inside = error_of(call, x), error_of(torch.compile(call, backend="eager", fullgraph=True), x)
@@ -97,6 +98,7 @@ FROM_INSIDE: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("make", "code", "message"), FROM_INSIDE.values(), ids=FROM_INSIDE)
 def test_an_error_of_a_mod_from_inside_is_ours_and_at_its_place(make: Callable[[Any], Any], code: str, message: str) -> None:
     def call(x: torch.Tensor) -> Any:

@@ -113,6 +113,7 @@ def test_a_task_without_a_kernel_names_what_to_use() -> None:
     assert "float16 or bfloat16" in (error.value.diagnostics[0].hint or "")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("dim", [64, pytest.param(128, marks=pytest.mark.thorough("another head dim"))])
 @pytest.mark.parametrize("capability", ARCHS)
 def test_settings_fit_the_shared_memory_of_the_card(capability: tuple[int, int], dim: int) -> None:
@@ -158,6 +159,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("arch", "dim", "in_order", "dtype"),
     [

@@ -56,6 +56,7 @@ def tree(b: Any, h: Any, q: Any, k: Any) -> Any:
     return (k < 293) | TREE[q, (k - 293).clamp(0, 6)]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("shape", "dims", "score", "mask"),
     [
@@ -179,6 +180,7 @@ def behind(b: Any, h: Any, q: Any, k: Any, *, M: Any, N: Any) -> Any:
 width = 1000
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("mask", "M", "keys"),
     [

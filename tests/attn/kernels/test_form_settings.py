@@ -35,6 +35,7 @@ def test_the_class_of_settings(arch: str, kind: Kind, expected: type[Settings]) 
     assert type(settings) is expected and settings.fits(settings.start)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kind", ["forward", "varlen", "cache", "cache of 8 bits", "latent cache"])
 @pytest.mark.parametrize("dim", [64, *(pytest.param(n, marks=pytest.mark.thorough("other head dims")) for n in (128, 256))])
 def test_invariant_settings_divide_keys_alike_for_all_lengths(kind: Kind, dim: int) -> None:

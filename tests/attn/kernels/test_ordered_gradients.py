@@ -37,6 +37,7 @@ def compute_gradients(deterministic: bool, wanted: str) -> list[torch.Tensor]:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("wanted", ["qs", "q", ""], ids=["all", "no sink", "captured alone"])
 @pytest.mark.parametrize("pairs", [2**24, 7 * H * N], ids=["one block", "blocks of queries"])
 def test_gradients_are_those_of_the_kernels(wanted: str, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:

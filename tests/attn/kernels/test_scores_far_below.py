@@ -22,6 +22,7 @@ def in_part(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return s + torch.where(k < 70, 4 * BELOW, torch.where(k < 130, BELOW, 2 * BELOW))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("score", "keys_that_count"), [(far_below, slice(None)), (in_part, slice(70, 130))])
 @pytest.mark.parametrize(("dtype", "queries", "keys"), [(torch.float16, 70, 200), (torch.float32, 70, 200), (torch.bfloat16, 2, 600)])
 def test_equal_scores_share_the_weight(score: Any, keys_that_count: slice, dtype: torch.dtype, queries: int, keys: int) -> None:

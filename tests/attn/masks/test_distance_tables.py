@@ -96,6 +96,7 @@ def dense(mod: Mod, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.
     return mod((q.double() @ k.double().mT / 8.0).float(), *at).double().softmax(-1) @ v.double()
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("mod", TABLES)
 def test_numbers(mod: Mod) -> None:
     assert_attention_matches(mod, M=M, N=N, B=2, H=H, gradients=False)

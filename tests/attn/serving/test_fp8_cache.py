@@ -158,6 +158,7 @@ def test_warps_of_32_rows(
     assert (o.double() - expected).norm() <= 1e-3 * (8 if o.dtype == torch.bfloat16 else 1) * expected.norm()
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("options", "weigh"),
     [

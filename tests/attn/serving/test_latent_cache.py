@@ -101,6 +101,7 @@ class Problem:
         return torch.stack(rows), torch.stack(sums)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("problem", "score", "mask", "causal"),
     [
@@ -120,6 +121,7 @@ def test_results_are_those_of_float64(problem: Problem, score: Mod | None, mask:
     torch.testing.assert_close(lse.double(), sums, atol=0.003, rtol=0.001)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("problem", "score", "mask", "causal"),
     [

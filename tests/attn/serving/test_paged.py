@@ -71,6 +71,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.float(), expected, atol=3e-3, rtol=1e-2)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("make", [torch_flex.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
 @pytest.mark.parametrize("score", [None, sloped])
 @pytest.mark.parametrize("mod", [causal, torch_flex.noop_mask])

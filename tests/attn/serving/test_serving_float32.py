@@ -68,6 +68,7 @@ def test_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask:
     exact_to_single(result.call(score_mod=score, block_mask=mask, causal=causal), result.compute_expected(score, mask, causal))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     PACKED_ARGUMENTS,
     [
@@ -83,6 +84,7 @@ def test_packed_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None
     exact_to_single(result.call(score_mod=score, block_mask=mask, causal=causal), result.compute_expected(score, mask, causal))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("level", ["high", "medium"])
 def test_tf32_where_it_is_allowed(level: str) -> None:
     for result in (Packed([70, 30], [70, 90], (2, 1), dtype=SINGLE), cached.Problem([150, 20], 16, (4, 2), 3, dtype=SINGLE)):

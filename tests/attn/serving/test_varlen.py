@@ -146,6 +146,7 @@ def choose_packed_setting(dims: tuple[int, int], longest: int | None, tokens: in
     return settings.choose_untuned(Lengths(1, 32, 8, longest_class(longest, tokens), 1))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("dims", "longest", "tile"),
     [

@@ -70,6 +70,7 @@ def test_any_lengths(name: str, m: int, n: int, seed: int) -> None:
     )
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", SPECS)
 def test_only_what_asks_for_it_has_it(name: str) -> None:
     plain, requests = transfer(str(KERNELS["flash_fwd_sm90"]), SPECS[name]), make_program(name)[0]

@@ -36,6 +36,7 @@ def test_the_origins_keep_them() -> None:
     assert pairs_of(TEXT) > 100_000
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", ["causal", "sliding_window", "document"])
 def test_kernels_of_f32_keep_them(name: str) -> None:
     origin = parse(corpus.kernels()["flash_bwd_f32"].read_text(encoding="utf-8"), "flash_bwd_f32.cuir")
@@ -46,6 +47,7 @@ def test_kernels_of_f32_keep_them(name: str) -> None:
     assert check_columns(checked, make_contract_problems(checked, requests, make_column_problems(16, 128))) > 30_000  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [

@@ -48,6 +48,7 @@ def test_every_variant_of_the_corpus_keeps_its_contracts(name: str) -> None:
     assert check_contracts(result.program, result.program.kernels()["flash_fwd"], spec, problems) > 10_000
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("window", "prefix"), [(0, 0), (1, 1), (5, 300), (-1, -4)])
 def test_any_value_of_a_captured_number_keeps_them(window: int, prefix: int) -> None:
     """Captured numbers are run-time parameters: the text was derived for one value and holds for all."""
@@ -236,6 +237,7 @@ def test_text_made_for_one_value_of_a_captured_number_is_found() -> None:
     assert [d.code for d in caught.value.diagnostics] == ["V109"]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("prefix", "last"), [(600, "600"), (2048, "2048"), (50_000, "50000")])
 def test_far_edges_of_a_mask_are_looked_at(prefix: int, last: str) -> None:
     spec = as_specification(corpus.variant("prefix_lm"), "prefix_lm", {"prefix": prefix})
@@ -245,6 +247,7 @@ def test_far_edges_of_a_mask_are_looked_at(prefix: int, last: str) -> None:
     assert caught.value.diagnostics[0].message.startswith(f"query 0 also attends to key {last}")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("wrong", "query"), [("q - k < 3000", 300), ("q - k < 301", 300), ("q - k < 299", 299)])
 def test_a_number_that_the_mask_is_written_with_is_decisive(wrong: str, query: int) -> None:
     """Not captured, so no parameter: the lengths that are tried follow the literals of the mask, too."""

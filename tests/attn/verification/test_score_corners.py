@@ -114,6 +114,7 @@ def test_a_derivative_that_is_wrong_at_a_corner_alone_is_refused(name: str) -> N
         judge(right, wrong, backward=True)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_that_is_wrong_at_a_corner_alone_is_refused(name: str) -> None:
     right, wrong = VALUES[name]

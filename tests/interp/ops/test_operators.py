@@ -50,6 +50,7 @@ F32_ONLY = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("dtype", "kind"), [(torch.float32, F32), (torch.float16, F16), (torch.bfloat16, BF16)], ids=["f32", "f16", "bf16"]
 )

@@ -63,6 +63,7 @@ def around(seed: int) -> np.ndarray:
     return x.reshape(-1, 64)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 @pytest.mark.parametrize("contract", ["off", "fast"])
 @pytest.mark.parametrize("name", FUNCTIONS)

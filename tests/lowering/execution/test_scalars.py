@@ -81,6 +81,7 @@ def body(seed: int) -> list[str]:
     return lines
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 @pytest.mark.parametrize("seed", range(4))
 def test_they_mean_what_they_say(seed: int, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def shifted(X: Global[f32, B, M], Y: Global[f32, B, M, 64]):
 """
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.skipif(GXX is None, reason="needs g++")
 @pytest.mark.parametrize("dealt", [False, True])
 @pytest.mark.parametrize(("rows", "columns", "slabs"), [(64, 64, 1), (64, 32, 1), (16, 128, 1), (32, 128, 2), (96, 32, 6), (128, 64, 2)])

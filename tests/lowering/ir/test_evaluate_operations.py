@@ -102,6 +102,7 @@ tile.pinned(%x) if %c wait %full parity %p
         ran(body)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", ["expert plain f16", "expert three f16", "expert cluster f16", "gemm f16"])
 def test_units_by_a_queue_with_what_travels(name: str) -> None:
     """The words of a unit are what the roles worked out themselves, each worker's own ones too."""

@@ -29,6 +29,7 @@ from tests.lowering.ir.test_ir_evaluator import differing
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of xDSL's parser
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "name", [f"{n} f16" for n in ("flash_fwd_over_v", "flash_fwd_warps", "gemm", "flash_bwd", "decode", "combine", "expert cluster")]
 )

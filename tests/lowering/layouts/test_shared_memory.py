@@ -193,6 +193,7 @@ int main() {
 """
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.skipif(GXX is None, reason="needs g++")
 @pytest.mark.parametrize("workers", ["warps", "warpgroups"])
 @pytest.mark.parametrize(

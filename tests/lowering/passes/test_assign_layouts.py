@@ -101,6 +101,7 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, result: tuple[i
     assert count_dealt(ir) == (*result, 0)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("rows", [16, 32])
 @pytest.mark.parametrize("n", [0, 1, 3])
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ def test_programs_compile_without_spills(name: str, dtype: str, consts: dict[str
     assert not resources.spill_stores and not resources.spill_loads
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("arch", "dtype"), [case for case in CASES if case[0] != "sm_80"])
 def test_attention_compiles_without_spills(arch: str, dtype: str) -> None:
@@ -296,6 +297,7 @@ def test_parts_of_panels_and_transposed_left_operands(arch: str) -> None:
     assert source.count("% 64 * 2)") == 4 and "load_matrix_T(cuir::beyond<64>" in source
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.nvcc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
 def test_parts_of_panels_run_as_ptx(arch: str) -> None:

@@ -113,6 +113,7 @@ def test_rows_are_gathered_by_the_lanes_that_hold_their_indices() -> None:
         assert raised.value.diagnostics[0].code == "L002"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("width", "first"), [(192, 64), (24, 16)])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -125,6 +126,7 @@ def test_gathered_rows_run_as_ptx(arch: str, width: int, first: int) -> None:
     assert torch.equal(y, torch.where(((i >= 0) & (i < 15))[:, None], rows[i.clamp(0, 14).long()], 0))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.nvcc
 @pytest.mark.parametrize("part", [32, 24])  # in turns, chunk by chunk
 def test_copies_to_parts_of_a_panel_run_as_ptx(part: int) -> None:

@@ -96,6 +96,7 @@ def parts(A: Global[f16, M, 64], B: Global[f16, 64, 64], O: Global[f32, M, 64], 
 """
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.nvcc
 @pytest.mark.parametrize("part", [16, 32, 64])
 @pytest.mark.parametrize("side", [1, 2])

@@ -25,6 +25,7 @@ def read_best(report: object) -> dict:
     return {k: report.best.consts[k] for k in ("BM", "BN", "STAGES", "DYNAMIC")}
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("exhaustive", [False, True])
 def test_the_fastest_is_found(program: Program, exhaustive: bool) -> None:
     device = FakeDevice(cost)

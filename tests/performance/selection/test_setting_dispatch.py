@@ -35,6 +35,7 @@ def test_a_first_call_gets_the_shipped_setting() -> None:
     assert chosen.consts == {**BASE, **chosen.setting} and find_violation(result.program, None, chosen.consts) is None
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("variant", "length", "numbers", "tile"),
     [

@@ -37,6 +37,7 @@ def test_problems_of_the_suites() -> None:
     assert packed.lengths("one_long", 16384)[0] == 8192 and len(suite("varlen").cells()) == 4 * 16 * 2
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("variant", "peers", "names"),
     [

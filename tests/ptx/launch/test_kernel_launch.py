@@ -101,6 +101,7 @@ RUNS: dict[str, Run] = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_right_kernels_give_pytorchs_results_under_every_schedule(name: str) -> None:
     for schedule in SCHEDULES if name != "gemm" else SCHEDULES[:8]:
@@ -130,6 +131,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("name", "which", "code", "first", "second"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
 def test_missing_synchronisation_is_found_with_both_lines(name: str, which: str, code: str, first: str, second: str) -> None:
     hits = 0
@@ -227,6 +229,7 @@ def write_headers(source: str, folder: Path) -> tuple[str, ...]:
     return ("-I", str(folder / "slim")) if write_slim_headers(source, include_dir(), folder / "slim") else ()
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("schedule", ["together", "last"])
 def test_a_kernel_of_the_corpus_runs_as_it_was_lowered(schedule: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     module, shared = lowered("flash_fwd_warps", tmp_path_factory.getbasetemp())

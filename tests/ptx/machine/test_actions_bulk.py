@@ -30,6 +30,7 @@ def run_rows(name: str, schedule: str) -> tuple[Report, bool]:
     return report, torch.equal(y, 2 * x)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", ["right", "fence_by_issuer"])
 def test_rows_pass_through_the_engine(name: str, schedule: str) -> None:

@@ -35,6 +35,7 @@ def run_spread(name: str, schedule: str) -> tuple[Report, bool]:
     return report, torch.equal(y, (x + 1)[:, None].expand(3, 4, 256))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_ctas_of_a_cluster_exchange_what_they_have(schedule: str) -> None:
     report, y = run("shift_right", 256, schedule, grid=8)
@@ -69,6 +70,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("name", "codes", "messages"), FAULTS, ids=[f[0] for f in FAULTS])
 def test_a_missing_piece_is_found_under_every_schedule(name: str, codes: str, messages: str) -> None:
     for schedule in SCHEDULES[:5]:

@@ -47,6 +47,7 @@ def test_a_waiver_with_a_reason_takes_it_out_of_the_figure() -> None:
     assert [item.waived for item in figure.one_sided] == ["no model has so many heads"]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "body, words",
     [

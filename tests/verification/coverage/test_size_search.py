@@ -93,6 +93,7 @@ def offsets(sizes: dict[str, int], generator: torch.Generator) -> dict[str, torc
     return {"OFF": torch.randint(sizes["L"] + 1, (sizes["S1"],), generator=generator).sort().values.int()}
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("end", "codes"), [("min(t + 1, 256)", ["V301"]), ("min(t + 1, S)", [])])
 def test_segments_beyond_a_fixed_table(end: str, codes: list[str]) -> None:
     spec = cuir.FunctionSpecification("segments", segments, offsets, lambda drawn: {"S": max(1, drawn["S"]), "S1": max(1, drawn["S"]) + 1})

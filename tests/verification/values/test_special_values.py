@@ -266,6 +266,7 @@ def test_a_sum_that_its_parts_do_not_reach_is_refused() -> None:
     assert verdict("1e-40", lambda X: (X * X).sum(0) * 1e-40) == ["V301"]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("factor", ("1.0", "1e-36", "1e-44"))
 def test_normal_parts_pass_and_so_does_what_is_below_the_least_normal_number(factor: str) -> None:
     """A sum of 131,075 squares of some 1e-44 may be 0: 2^-126 an element is allowed, as of an exponential."""

@@ -237,6 +237,7 @@ def quantize(X: Global[f32, M, N], S: Global[f32, N], Y: Global[f32, M, N]):
 """
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("no_schedules")
 @pytest.mark.parametrize(
     ("rounding", "right"), [("round(q)", True), ("floor(q + 0.5)", False), ("where(q < 0.0, -floor(0.5 - q), floor(q + 0.5))", False)]
