@@ -37,7 +37,7 @@ def expert(dtype: str) -> str:
 
 def spaces() -> dict[str, Traversable]:
     """Settings worth trying when a kernel is tuned, by the kernel's name: `.tune.json` files beside it."""
-    return _named("kernels", ".tune.json")
+    return {**_named("programs", ".tune.json"), **_named("kernels", ".tune.json")}
 
 
 def programs() -> dict[str, Traversable]:

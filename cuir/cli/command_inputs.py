@@ -216,10 +216,10 @@ def find_corpus_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
     return entry[1].consts if entry is not None else {}
 
 
-def expert_for(origin: str, dtype: object, *head_dims: int) -> str:
-    """Return the named origin; for the default, the expert kernel of dtype and head dims for the current GPU.
+def expert_for(origin: str, dtype: object, *head_dims: int, arch: str | None = None) -> str:
+    """Return the named origin; for the default, the expert kernel of dtype and head dims for an architecture.
 
-    Raises CuirError U501 for head dims that no kernel takes.
+    Without `arch` it is that of the current GPU. Raises CuirError U501 for head dims that no kernel takes.
     """
     import corpus
 
@@ -227,7 +227,7 @@ def expert_for(origin: str, dtype: object, *head_dims: int) -> str:
 
     if origin != EXPERT:
         return origin
-    arch, task = choose_target(get_current_device()).arch, choose_task("forward", *head_dims)
+    arch, task = arch or choose_target(get_current_device()).arch, choose_task("forward", *head_dims)
     return corpus.expert(str(dtype)) if arch == DEFAULT and task == "forward" else find_kernel(arch, task, DTYPES[str(dtype)])
 
 

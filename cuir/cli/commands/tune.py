@@ -63,6 +63,7 @@ def tune(
     from ...performance.search import SearchOptions
     from ...performance.timing.gpu import explain_missing_gpu
     from ...performance.timing.problem import Shape as ShapeType
+    from ..choice_view import find_gpu, show_choices
     from ..command_inputs import expert_for
     from ..model_options import open_model
     from ..program_tuning import ProgramSearch, tune_programs
@@ -78,7 +79,9 @@ def tune(
         raise CuirError.of(
             "U100", f"with --variant one kernel is adapted, found {named}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
         )
-    origin = expert_for(origin, dtype or USUAL_DTYPE, *(dim for s in shapes for dim in (s.D, s.DV or 0)))
+    named_gpu = find_gpu(gpu) if choice else None
+    arch = named_gpu[1].arch if named_gpu else None
+    origin = expert_for(origin, dtype or USUAL_DTYPE, *(dim for s in shapes for dim in (s.D, s.DV or 0)), arch=arch)
     kernel = targets[0] if variant else origin
     if model is not None or replay is not None or proposal:
         tuned_targets = variant or targets
@@ -112,15 +115,13 @@ def tune(
         return tune_programs(problem, tuple(proposal or ()), asking, folder, as_json)
     if record is not None or cache is not None or out is not None:
         raise CuirError.of("U100", "--record, --cache and --out are for schedules that a model proposes", hint="--model names one")
-    if choice or gpu is not None:
-        from ..choice_view import show_choices
-
-        if not choice:
-            raise CuirError.of("U100", "--gpu names the GPU of a choice that is shown", hint="--choice --gpu 'NVIDIA H200'")
+    if gpu is not None and not choice:
+        raise CuirError.of("U100", "--gpu names the GPU of a choice that is shown", hint="--choice --gpu 'NVIDIA H200'")
+    if named_gpu is not None:
         for target in variant or targets:
             chosen = read_target(target, kernel, space, bool(variant))
             problems, of = _problems(chosen.source, shapes, dtype)
-            show_choices(target, chosen, problems, words, of, gpu, as_json)
+            show_choices(target, chosen, problems, words, of, named_gpu, as_json)
         return 0
     reports = []
     for target in variant or targets:
@@ -133,7 +134,7 @@ def tune(
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
     elif missing:
         stderr().print(
-            f"left out: {missing}. A Hopper GPU would compile the candidates that fit, check each against float64, time them and keep the best.",
+            f"left out: {missing}. A GPU that runs the kernel would compile the candidates that fit, check each against float64, time them and keep the best.",
             soft_wrap=True,
         )
     return 0 if all(r["ok"] for r in reports) else 1

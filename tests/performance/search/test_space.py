@@ -65,7 +65,7 @@ def test_consts_survive_json() -> None:
 @pytest.mark.parametrize("name", list(corpus.spaces()))
 @pytest.mark.parametrize("dim", [64, 128])
 def test_shipped_spaces_fit_their_kernels(name: str, dim: int) -> None:
-    program: Program = parse(corpus.kernels()[name].read_text(encoding="utf-8"))
+    program: Program = parse({**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8"))
     space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), name)
     space.check_names(program, None)
     assert space.computes in corpus.variants()
