@@ -168,7 +168,7 @@ def pytest_testnodedown(node: Any) -> None:
 # ---- less to verify
 @pytest.fixture
 def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the problems of a verification at level quick, and of its schedules; all of them in `make thorough`.
+    """A sixth of the problems of a verification at level quick, and of its schedules; all of them in `make thorough`.
 
     For a test of a program that is to pass, where what verification finds is not under test.
     """
@@ -178,7 +178,7 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
     from cuir.verification.coverage import coverage_loop
 
     effort = coverage_loop.EFFORTS["quick"]
-    monkeypatch.setitem(coverage_loop.EFFORTS, "quick", replace(effort, operations=effort.operations // 10))
+    monkeypatch.setitem(coverage_loop.EFFORTS, "quick", replace(effort, operations=effort.operations // 20))
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))  # such a report is not to be remembered
     for module, name in (
         (schedules, "make_schedules"),
@@ -194,7 +194,7 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
         (stages, "choose_readout_lengths"),
     ):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *arguments, real=real: list(real(*arguments))[::3])
+        monkeypatch.setattr(module, name, lambda *arguments, real=real: list(real(*arguments))[::6])
 
 
 @pytest.fixture
