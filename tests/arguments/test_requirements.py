@@ -68,7 +68,7 @@ def code(checked: Checked, **arguments: object) -> str:
     return ""
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_the_lowering_addresses_the_same_tensors(path: Path) -> None:
     program = cuir.load(path)

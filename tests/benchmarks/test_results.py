@@ -32,7 +32,7 @@ def test_each_suite_has_one_run() -> None:
     assert len(set(names)) == len(names) and not any("-run" in name for name in names)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", FILES)
 def test_table_and_plot_are_drawn_from_each_file(name: str, tmp_path: Path) -> None:
     shown.draw(FILES[name], tmp_path)

@@ -92,6 +92,7 @@ def test_every_source_has_a_launch_description() -> None:
         assert source.path.is_file() and source.spec in corpus.variants()
 
 
+@pytest.mark.thorough("compiles whole expert sources")
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_source_compiles_without_a_warning(name: str) -> None:

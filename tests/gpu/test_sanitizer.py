@@ -108,6 +108,7 @@ def test_verify_on_the_gpu(more: tuple[str, ...]) -> None:
     assert stage["verdict"] == "passed" and stage["rows"]
 
 
+@pytest.mark.thorough("the test on a GPU compiles it, too")
 def test_the_damaged_kernel_compiles() -> None:
     cuda, span = damage()
     assert "LSE" in span.source.line(span.line) and (shutil.which("nvcc") is None or compile_cuda(cuda).cubin)

@@ -36,7 +36,7 @@ def test_every_kernel_of_the_corpus_has_a_name() -> None:
     assert len(NAMES) == len(set(NAMES)) == sum(path.read_text(encoding="utf-8").count("@kernel(") for path in FILES)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_kernel_gives_the_same_text(name: str) -> None:
     checked = corpus_kernel(name)
@@ -45,7 +45,7 @@ def test_the_same_kernel_gives_the_same_text(name: str) -> None:
     assert first.source == second.source and first.digest == second.digest and first.maps == second.maps
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ir_between_any_two_passes_gives_the_same_text(name: str, tmp_path: Path) -> None:
     """Read back from its file without the program, also every line's place; a fifth of the passes for a kernel."""
@@ -131,7 +131,7 @@ def test_the_text_does_not_depend_on_the_process() -> None:
     assert len(other) == 16 and other == lower(check(parse(path.read_text(encoding="utf-8")), consts={"T": F16, "D": 128})).digest
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_effect_is_marked_by_its_line(name: str) -> None:
     checked = corpus_kernel(name)

@@ -80,7 +80,7 @@ def test_a_pass_may_declare_that_it_rounds_otherwise() -> None:
     assert validate_passes(close, a_pass("back", factor(0.5))).startswith("back: Z: "), "the pass after it is held against what it left"
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", [*cases.NAMES, *cases.VARIANTS])
 def test_every_pass_keeps_what_kernels_compute(name: str) -> None:
     case = cases.case(name) if name in cases.NAMES else cases.variant(name)
@@ -105,7 +105,7 @@ def choose_lengths(checked: Checked) -> dict[str, int]:
     return dict.fromkeys({"M", "N", "MP"} & {*checked.dims}, 70)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_every_pass_keeps_what_each_kernel_of_the_corpus_computes(name: str) -> None:
     checked = kernels.corpus_kernel(name)

@@ -207,7 +207,7 @@ def outputs(program: Program, kernel: str, consts: dict[str, Const], spec: AnySp
     return results
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() for k in ks])
 def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None:
     program, consts, spec, cases, expected = of_corpus(name, kernel)

@@ -211,6 +211,7 @@ def test_the_expert_kernel_compiles_without_spills(consts: dict[str, int]) -> No
     assert result.cubin[:4] == b"\x7fELF" and r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
 
 
+@pytest.mark.thorough("a kernel of D 128; the expert kernel itself compiles in the test before")
 @needs_nvcc
 def test_weights_without_a_softmax_compile_without_spills() -> None:
     """Two exponentials and two reciprocals an element, the first of each made into the second: what holds them above a wait holds each element once."""

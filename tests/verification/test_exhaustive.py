@@ -52,7 +52,7 @@ def explore_corpus(name: str, kernel: str, old: str = "", new: str = "") -> list
     return check_exhaustively(program, check(program, kernel, consts), spec)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, kernels in COMPUTES.items() for k in kernels])
 def test_no_schedule_of_the_corpus_has_a_fault(name: str, kernel: str) -> None:
     result = explore_corpus(name, kernel)

@@ -97,7 +97,7 @@ LATER = [  # GPUs that run code for earlier ones
 
 
 @pytest.mark.nvcc
-@pytest.mark.sweep
+@pytest.mark.sweep(64)
 @pytest.mark.parametrize("number", range(16))
 @pytest.mark.parametrize(("arch", "compiled"), [("sm_75", "sm_75"), ("sm_80", "sm_80"), ("sm_90a", "sm_90a"), *LATER])
 def test_random_kernels_give_the_interpreters_numbers(arch: str, compiled: str, number: int) -> None:

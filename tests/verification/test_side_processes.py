@@ -203,7 +203,7 @@ def test_a_report_does_not_depend_on_how_many_processes_made_it(a_sixth: None) -
     assert alone == shared and alone[0]
 
 
-@pytest.mark.sweep
+@pytest.mark.thorough("the faults of gradients below take a quarter of the time")
 @pytest.mark.parametrize(
     ("right", "wrong", "stage"),
     [

@@ -375,6 +375,7 @@ def list_answers(report: VerifyReport) -> list[object]:
     return [stages, report.runs, report.coverage, report.unreached, report.short, report.warnings]
 
 
+@pytest.mark.thorough("two verifications of a right kernel")
 def test_a_look_leaves_the_report_of_a_right_kernel_as_it_is() -> None:
     """What its runs recorded would spare later ones: sides of conditions, blocks entered, turns of loops."""
     plain, sooner = (verify_copy(COPY, s) for s in (False, True))

@@ -35,7 +35,7 @@ def find_reports(old: str, new: str, problem: Problem = SMALL, name: str = "caus
     return caught.value.diagnostics[0]
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_every_variant_of_the_corpus_keeps_its_contracts(name: str) -> None:
     """At the full level one of three, whose problems hold those of the quick level."""

@@ -106,7 +106,7 @@ def group(request: pytest.FixtureRequest, name: str, kernel: str) -> tuple[tuple
     return tuple(selected[first : first + TOGETHER])
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(64)
 @needs_nvcc
 @pytest.mark.parametrize(("name", "kernel"), KERNELS)
 def test_the_ptx_of_a_program_says_its_orchestration(

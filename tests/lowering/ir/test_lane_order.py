@@ -280,7 +280,7 @@ def test_validation_names_what_a_program_without_synchronisation_lacks() -> None
     assert stages[-1].name == "run_lanes" and "may not be initialised yet" in stages[-1].outcome.error
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", [*cases.NAMES, *cases.VARIANTS])
 def test_lanes_of_the_corpus_are_ordered(name: str) -> None:
     case = cases.case(name) if name in cases.NAMES else cases.variant(name)

@@ -267,7 +267,7 @@ def test_every_row_follows_the_rule(
 
 # ---- the expert kernel
 @pytest.mark.nvcc
-@pytest.mark.sweep
+@pytest.mark.thorough("compiles the expert kernel; the pass itself is tested above")
 @pytest.mark.parametrize(
     "consts", [{"D": 64, "BM": 192, "BN": 128}, {"D": 128, "BM": 128, "BN": 128}, {"D": 128, "BM": 192, "BN": 80}], ids=str
 )

@@ -192,7 +192,7 @@ def test_the_ir_sees_words_that_do_not_travel(wrong: tuple[str, str], message: s
 
 
 # ---- the corpus
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_of_the_corpus_stay_valid(name: str) -> None:
     checked = corpus_kernel(name)

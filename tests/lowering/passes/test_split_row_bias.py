@@ -208,7 +208,7 @@ def test_what_is_printed_computes_a_softmax(
 
 # ---- whole kernels
 @pytest.mark.nvcc
-@pytest.mark.sweep
+@pytest.mark.thorough("compiles the expert kernel; the pass itself is tested above")
 @pytest.mark.parametrize(
     ("slope", "consts"),
     [
@@ -228,6 +228,7 @@ def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, const
     assert result.spill_stores + result.spill_loads + result.stack == 0 and result.warnings == ()
 
 
+@pytest.mark.thorough("compiles an expert kernel; the pass itself is tested above")
 @pytest.mark.nvcc
 def test_a_bias_compiles_for_sm_80() -> None:
     program = corpus.programs()["flash_fwd_warps"].read_text(encoding="utf-8")

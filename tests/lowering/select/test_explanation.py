@@ -78,7 +78,7 @@ def test_each_line_says_where_its_tiles_are() -> None:
     ]
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_line_with_a_tile_or_an_access_is_explained(name: str) -> None:
     """Waits, votes and branches are done in one way alone."""

@@ -120,12 +120,13 @@ def test_which_devices_run_which_code() -> None:
 
 
 @needs_nvcc
-@pytest.mark.sweep
+@pytest.mark.thorough("a kernel of each architecture compiles elsewhere")
 @pytest.mark.parametrize("arch", list_architectures("bulk_copies"))
 def test_a_pipeline_compiles_for_each_architecture_with_bulk_copies(arch: str) -> None:
     assert compile_cuda(lower(check(parse(PIPELINE.replace("ARCH", arch))))).cubin
 
 
+@pytest.mark.thorough("tcgen05 compiles for sm_100a, products of warps for sm_80")
 @needs_nvcc
 def test_the_skeleton_compiles_products_of_warps_and_asynchronous_copies() -> None:
     program = corpus.programs()["flash_fwd_warps"].read_text(encoding="utf-8").replace('arch="sm_80"', 'arch="sm_100a"')
