@@ -89,7 +89,8 @@ class Block:
         return "", self.setup[: place.start()] + textwrap.indent(self.text, place[1]) + self.setup[place.end() :], self.holds
 
 
-def read_blocks(page: Path) -> list[Block]:
+@functools.cache
+def read_blocks(page: Path) -> tuple[Block, ...]:
     """Read the fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
     results = list(BLOCK.finditer(text))
@@ -105,7 +106,7 @@ def read_blocks(page: Path) -> list[Block]:
         changed = kind in ("report", "console", "nvcc")
         around = hidden[number].get("setup", ""), hidden[number + 1].get("holds", "")
         blocks.append(Block(page, kind or "", name or "", language, body, result.span(5), change if changed else None, *around))
-    return blocks
+    return tuple(blocks)
 
 
 def count_fences(page: Path) -> int:

@@ -358,7 +358,7 @@ def test_no_path_of_a_machine_and_no_package_index() -> None:
         if path.suffix in {".png", ".webp", ".svg", ".cubin"} or path == Path(__file__):
             continue
         for name, text in read_texts(path):
-            for number, line in enumerate(text.splitlines(), 1):
+            for number, line in enumerate(text.splitlines() if forbidden.search(text) else (), 1):
                 if forbidden.search(line):
                     wrong.append(f"{name}:{number}: {line.strip()[:80]}")
     assert not wrong

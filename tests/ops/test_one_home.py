@@ -138,9 +138,9 @@ def uses(tree: ast.AST, foreign: bool = False) -> Iterator[tuple[int, str]]:
 
 def files(room: str, word: str = "") -> Iterator[tuple[str, ast.AST]]:
     """The files of a room that are no home, by their paths; only those with a word, if one is given."""
-    for path in sorted((ROOT / "cuir").rglob("*.py")):
+    for path in sorted((ROOT / "cuir" / room).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        if name.split("/")[1] == room and not name.startswith(HOMES) and word in (text := path.read_text(encoding="utf-8")):
+        if not name.startswith(HOMES) and word in (text := path.read_text(encoding="utf-8")):
             yield name, ast.parse(text)
 
 

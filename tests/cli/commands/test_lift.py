@@ -81,7 +81,7 @@ def test_explain_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         (("nothing",), "U101"),
         (("nothing.cu",), "U201"),
-        ((SM90,), "U601"),
+        ((SM90, "--read", "text"), "U601"),
         (("README.md",), "O122"),
         ((SM90, "-D", "HEAD DIM=1"), "U103"),
         ((SM90, "--spec", "nothing"), "U102"),
