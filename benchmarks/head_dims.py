@@ -38,7 +38,7 @@ from cuir.checking.checked import Const
 from cuir.performance.search.space import Space, find_violation
 from cuir.syntax.types import BF16, DTYPES, F8E4M3, DType
 
-DIMS = ("32", "80", "96", "128", "192x128", "192", "256", "320", "512")
+DIMS = ("32", "80", "96", "128", "192x128", "192", "256", "320", "512", "576x512")
 TOKENS = 16384
 OFF = {BF16: 1e-2, F8E4M3: 0.1}  # relative, of the rows that are looked at
 INTERFACES = {

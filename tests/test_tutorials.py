@@ -63,7 +63,7 @@ REFUSED = {
     "table[q_idx - kv_idx]": lambda score, b, h, q_idx, kv_idx: score + LINE[q_idx - kv_idx],
     "a captured float64": lambda score, b, h, q_idx, kv_idx: score - TIMES[q_idx] + TIMES[kv_idx],
     "query in float64": torch.float64,
-    "a head dim above 512": 520,
+    "a head dim above 576": 584,
 }
 
 

@@ -62,7 +62,7 @@ GivenDtype = Annotated[
 ]
 HeadDim = Annotated[
     int | None,
-    typer.Option("--head-dim", metavar="N", help="length of a head, 1 to 512", show_default="the file's, else 128", rich_help_panel=KERNEL),
+    typer.Option("--head-dim", metavar="N", help="length of a head, 1 to 576", show_default="the file's, else 128", rich_help_panel=KERNEL),
 ]
 Level = Annotated[str, typer.Option("--level", help="how much to try: quick (seconds) or full (minutes)", autocompletion=complete_level)]
 Origin = Annotated[

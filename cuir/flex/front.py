@@ -61,7 +61,7 @@ def flex_attention(
         query: [B, H, M, D], f16, bf16 or f32. Strides are arbitrary: a tensor that no kernel can read in place is
             copied in the call (`packed_copies` counts these).
         key: [B, HK, N, D], or [1, HK, N, D] for all batches.
-        value: [B, HK, N, DV], or [1, HK, N, DV] for all batches. D and DV are from 1 to 512.
+        value: [B, HK, N, DV], or [1, HK, N, DV] for all batches. D and DV are from 1 to 576.
         score_mod: score_mod(score, b, h, q_idx, kv_idx), the new score from scale * dot(q, k), in f32.
         block_mask: a result of `create_block_mask`, ours or PyTorch's.
         scale: 1 / sqrt(D) by default. If `scale <= 0`, query is copied on every call.

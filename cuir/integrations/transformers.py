@@ -49,7 +49,7 @@ def register(*, backend: str = "auto", verify: Level = "quick", batch_invariant:
 
     Models that use transformers' attention interface are supported: any mask that it makes, grouped heads, windows,
     soft caps, sinks, position biases, prepared masks of 4 dims, dynamic and static caches; f16, bf16 and f32, head dims
-    up to 512. Gradients are those of `flex_attention`: of query, key and value. `attention_dropout` drops weights while
+    up to 576. Gradients are those of `flex_attention`: of query, key and value. `attention_dropout` drops weights while
     a model trains. A cache in pages of transformers' continuous batching is refused when the model is called (U413).
     Attention weights are never returned; `output_attentions=True` warns, as with sdpa. Raises CuirError U413 for
     options, U508 without transformers.

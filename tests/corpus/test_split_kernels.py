@@ -33,7 +33,7 @@ KEPT = torch.arange(N)[None] <= torch.arange(M)[:, None] + (N - M)
 
 
 @pytest.mark.sweep(4)
-@pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512), (512, 64), (64, 264)], ids=str)
+@pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512), (512, 64), (64, 264), (576, 512), (576, 576), (64, 520)], ids=str)
 def test_forward(dims: tuple[int, int]) -> None:
     q, k, v = draw(*dims)
     mask = create_block_mask(causal, None, None, M, N, device="cpu")
@@ -56,7 +56,7 @@ def test_weightings(weighting: dict[str, Any]) -> None:
 
 
 @pytest.mark.sweep(4)
-@pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512), (512, 64)], ids=str)
+@pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512), (512, 64), (576, 512), (576, 576), (64, 576), (576, 64)], ids=str)
 def test_gradients(dims: tuple[int, int]) -> None:
     bias = torch.randn(H, N, generator=torch.Generator().manual_seed(0)).requires_grad_()
     tensors = [x.requires_grad_() for x in draw(*dims)]
@@ -78,8 +78,19 @@ def test_gradients(dims: tuple[int, int]) -> None:
 
 
 @pytest.mark.sweep(4)
+@pytest.mark.parametrize("dims", [(320, 320), (512, 512), (576, 512), (576, 576)], ids=str)
+def test_bits_are_of_the_sequence_alone(dims: tuple[int, int]) -> None:
+    tensors = draw(*dims)
+    alone, among = (
+        flex_attention(*sequences, enable_gqa=True, batch_invariant=True, **INTERPRETED)
+        for sequences in (tensors, [torch.cat([x.flip(2), x]) for x in tensors])
+    )
+    assert torch.equal(alone[0], among[1])
+
+
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("page", [0, 16, 4], ids=lambda page: f"pages of {page}" if page else "contiguous")
-@pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512)], ids=str)
+@pytest.mark.parametrize("dims", [(320, 320), (512, 512), (264, 512), (576, 512), (576, 576), (520, 64)], ids=str)
 def test_decoding(dims: tuple[int, int], page: int) -> None:
     D, DV = dims
     g, new = torch.Generator().manual_seed(2), 3

@@ -21,8 +21,8 @@ from .graph_errors import at_tracing
 from .symbolic_sizes import are_equal, have_equal_sizes
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-LARGEST_HEAD_DIM = 512  # columns of two products
-LARGEST_LATENT = 576  # of latent vectors
+LARGEST_HEAD_DIM = 576  # whose tiles fit in shared memory and registers; also of latent vectors (MLA)
+WIDER_HEADS = "PyTorch's flex_attention, or heads of fewer columns"
 SCALES = torch.finfo(torch.float32).tiny, 1e38  # least and largest: a scale times log2(e) is a normal number of f32
 DETACHED = "call under torch.no_grad(), or with detached tensors"
 NO_FLOAT64 = "no kernel computes in float64; PyTorch's flex_attention does, outside of torch.compile"
@@ -192,9 +192,7 @@ def check_head_dims(keys: int, values: int) -> None:
     """Raise CuirError U110 for a head dim that no kernel takes."""
     for dim, of in ((keys, "query and key"), (values, "value")):
         if not isinstance(dim, (int, torch.SymInt)) or not 1 <= dim <= LARGEST_HEAD_DIM:
-            latent = "latent vectors (MLA), whose first columns are the values: attention_with_kv_cache(q, vectors, None, latent=512)"
-            hint = latent if of != "value" and dim == LARGEST_LATENT else None
-            raise CuirError.of("U110", f"the head dim of {of} must be from 1 to {LARGEST_HEAD_DIM}, found {dim!r}", hint=hint)
+            raise CuirError.of("U110", f"the head dim of {of} must be from 1 to {LARGEST_HEAD_DIM}, found {dim!r}", hint=WIDER_HEADS)
 
 
 def check_numbers(name: str, x: torch.Tensor) -> None:

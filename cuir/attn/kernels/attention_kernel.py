@@ -595,7 +595,7 @@ def attention(
         spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx).
         dtype: f16, bf16 or f32. Products of f32 are as accurate as f32 (const PARTS = 2) or, where PyTorch's settings
             allow it at this time, TF32 (1).
-        head_dim: of query and key, 1 to 512.
+        head_dim: of query and key, 1 to 576.
         value_dim: of value and O, head_dim by default.
         origin: another expert kernel with splice points.
         consts: const parameters that are not to be chosen (BM, BN, STAGES, ...).

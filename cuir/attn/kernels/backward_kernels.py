@@ -60,6 +60,8 @@ LEAST_SPREAD = 1 << 17  # least queries times head dim for which heads of a grou
 # largest sum of the head dims of keys and values, in whole panels, that leaves registers and shared memory for more
 ROOM = 384
 SPLIT_ROOM = 832  # the same, in pairs of panels, for two stages of blocks of 32 keys beside 64 queries
+SPLIT_BLOCK = 1152  # and for one stage
+SPLIT_ROWS = 1664  # columns of K, Q and dO, or of K, parts of Q and dO, and V, for blocks of 64 queries
 
 
 class Attention(Protocol):
@@ -249,7 +251,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
             else:
                 setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
             if split:
-                setting = {}
+                setting = split_by_keys(*dims)
             by_keys = Part(attention, transferred, {**setting, **outputs})
     adds = requested.queries and by_keys is not None and open_order and "dQ" in by_keys.takes
     if requested.queries and not adds:
@@ -329,10 +331,16 @@ def setting_by_queries(keys: int, values: int, prepares: bool = False) -> dict[s
     return {"BM": 128, "BN": 128, "PREPARES": prepares}
 
 
+def split_by_keys(keys: int, values: int) -> dict[str, Const]:
+    """Return the const parameters of the kernel of dK and dV whose columns two warpgroups share."""
+    D, DV = (-(-dim // 128) * 128 for dim in (keys, values))
+    return {} if D + max(D, DV) + DV <= SPLIT_ROWS else {"BM": 32, "PART": 16}
+
+
 def split_by_queries(keys: int, values: int) -> dict[str, Const]:
     """Return the const parameters of the kernel of dQ whose columns two warpgroups share."""
     columns = sum(-(-dim // 128) * 128 for dim in (keys, values))
-    return {"STAGES": 2 if columns <= SPLIT_ROOM else 1}
+    return {"STAGES": 2 if columns <= SPLIT_ROOM else 1, **({"BN": 16} if columns > SPLIT_BLOCK else {})}
 
 
 def single_by_keys(keys: int, values: int) -> dict[str, Const]:

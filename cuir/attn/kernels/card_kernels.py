@@ -94,7 +94,10 @@ _WORDS: Mapping[Task, tuple[str, str]] = {
     "wide keys": ("gradients of such head dims", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "queries": ("gradients", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "split forward": ("attention of head dims above 256", "PyTorch's flex_attention"),
-    "split cache": ("attention over a KV cache of head dims above 256", "flex_attention with the keys and values of the cache in order"),
+    "split cache": (
+        "attention over a KV cache of head dims above 256",
+        "PyTorch's flex_attention, or for latent vectors (MLA), which hold their values, v_cache=None and latent",
+    ),
     "split cache of 8 bits": ("attention over a KV cache of 8-bit numbers, head dims above 256", "a cache in the dtype of the queries"),
     "split varlen": ("attention of packed sequences of head dims above 256", "flex_attention of each sequence"),
     "split keys": ("gradients of head dims above 256", "PyTorch's flex_attention for training, or torch.no_grad()"),

@@ -24,21 +24,33 @@ SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
 LEAST_BLOCKS = 2  # of a share
 # Keys of a share whose order of sums must not depend on other sequences: a share costs a result that is written and read once more.
 FIXED_SHARE = 4096
+WHOLE_BLOCK = 1600  # columns of queries, keys and values of which shared memory holds 64 rows
+SMALL_BLOCK = 32  # keys of a block of wider heads
 NARROW_BLOCK = 32  # keys of a block of 8-bit numbers: shared memory holds it as it lies in the cache, and twice widened
+
+
+def choose_block(keys: int, values: int) -> int:
+    """Return the keys of a block over a cache with these head dims: those for which shared memory has room."""
+    columns = 2 * -(-keys // PANELS) * PANELS + -(-values // (2 * PANELS)) * 2 * PANELS
+    return decoding.BLOCK if columns <= WHOLE_BLOCK else SMALL_BLOCK
 
 
 class SplitCacheSettings(CacheSettings):
     """The settings of a decode kernel whose columns of O are split over warpgroups: each CTA has a tile of 64 rows.
 
     Attributes:
-        block: keys of a block.
+        block: keys of a block, unless the const BN says how many.
     """
 
     block = decoding.BLOCK
 
     @classmethod
     def fix_share(cls, fixed: Mapping[str, Const]) -> int:
-        return FIXED_SHARE // cls.block
+        return FIXED_SHARE // cls._count_block_keys(fixed)
+
+    @classmethod
+    def _count_block_keys(cls, fixed: Mapping[str, Const]) -> int:
+        return int(fixed.get("BN", cls.block))  # type: ignore[arg-type]
 
     def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
         """Return the setting for lengths: as many shares of the keys as shorten the last wave of CTAs."""
@@ -47,7 +59,7 @@ class SplitCacheSettings(CacheSettings):
         tile = decoding.make_tile(at, decoding.ROWS, self.packed)
         blocks = -(-at.N // decoding.BLOCK)
         if share:
-            splits = decoding.count_fixed_shares(at, share, self.block) if self.joins else 1
+            splits = decoding.count_fixed_shares(at, share, self._count_block_keys(self.fixed)) if self.joins else 1
         else:
             splits = self._choose_splits(tile.units, blocks)
         alone: dict[str, Const] = {"DYNAMIC": False} if tile.units * splits <= decoding.count_processors() else {}
@@ -120,4 +132,12 @@ class SelectedTokensSettings(SplitCacheSettings):
         return make_selected_tokens_specification(transferred.spec, make_captured_arguments(self.program, transferred))
 
 
-__all__ = ["FIXED_SHARE", "NARROW_BLOCK", "LatentSettings", "NarrowLatentSettings", "SelectedTokensSettings", "SplitCacheSettings"]
+__all__ = [
+    "FIXED_SHARE",
+    "NARROW_BLOCK",
+    "LatentSettings",
+    "NarrowLatentSettings",
+    "SelectedTokensSettings",
+    "SplitCacheSettings",
+    "choose_block",
+]

@@ -32,7 +32,7 @@ from ..capture.kernel_operands import pack_rows, strides_fit
 from ..kernels.card_kernels import DEFAULT, check_invariant, choose_target
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from ..kernels.experts import Form, Kind
-from ..kernels.latent_settings import NARROW_BLOCK
+from ..kernels.latent_settings import NARROW_BLOCK, choose_block
 from ..tracing.splice_names import SELECTED_TOKENS
 from .cache_writes import append
 from .fp8_cache import DTYPE as EIGHT_BITS
@@ -84,7 +84,7 @@ def attention_with_kv_cache(
     Args:
         q: [B, M, H, D], f16, bf16 or f32; with cu_seqlens_q [TQ, H, D].
         k_cache: [B, S, HK, D] (with layout="HND" [B, HK, S, D]), of the dtype of q or float8_e4m3fn. HK divides H; D
-            and DV are multiples of 8 (f32: 4), at most 512. With page_table it holds pages, [NP, page size, HK, D]
+            and DV are multiples of 8 (f32: 4), at most 576. With page_table it holds pages, [NP, page size, HK, D]
             ([NP, HK, page size, D]). Slots that hold no token may contain anything, NaN too.
         v_cache: like k_cache, with the head dim DV; None with latent.
         k: [B, N, HK, D], new keys, which are written into the cache behind its tokens and take part; there must be room
@@ -175,7 +175,7 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
         pages = page_table.contiguous()
     single, target = q.dtype == torch.float32, choose_target(q.device, backend)
     eight = keys.dtype == EIGHT_BITS
-    block = NARROW_BLOCK if eight and latent is not None else BLOCK
+    block = choose_block(D, DV) if latent is None else NARROW_BLOCK if eight else BLOCK
     chunk = _chunk(page, page_table is not None, SINGLE_BLOCK if single or target.arch != DEFAULT else block)
     lengths = _lengths(cache_seqlens, B, q.device)
     if cu_seqlens_q is not None:
@@ -194,6 +194,8 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     at = Lengths(B, H, keys.shape[1], M, longest if selected_tokens is None else max(1, selected_tokens.shape[2]))
     kind: Kind = "cache" if latent is None else "latent cache"
     consts: tuple[tuple[str, Const], ...] = (("CHUNK", chunk),)
+    if latent is None and block < BLOCK:
+        consts = (*consts, ("BN", block))
     if eight:
         kind = "cache of 8 bits" if latent is None else "latent cache of 8 bits"
         consts = (*consts, ("TOKENS", int(k_scale is not None and k_scale.dim() == 3)))

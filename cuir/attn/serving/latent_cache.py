@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ..capture.call_inputs import LARGEST_LATENT, check_dense, check_device, word, wrong
+from ..capture.call_inputs import LARGEST_HEAD_DIM, check_dense, check_device, word, wrong
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .serving_requests import CacheInputs
 
@@ -35,8 +35,8 @@ def check_latent(inputs: CacheInputs, latent: int | None) -> None:
                 f"over a latent cache `{name}` must be float16 or bfloat16{others}, found {word(x.dtype)}",
                 f"{name}.to(torch.bfloat16)",
             )
-    if isinstance(q, torch.Tensor) and q.dim() > 0 and not latent <= q.shape[-1] <= LARGEST_LATENT:
-        wrong("U110", f"over a latent cache the head dim of query and key must be from latent to {LARGEST_LATENT}, found {q.shape[-1]}")
+    if isinstance(q, torch.Tensor) and q.dim() > 0 and not latent <= q.shape[-1] <= LARGEST_HEAD_DIM:
+        wrong("U110", f"over a latent cache the head dim of query and key must be from latent to {LARGEST_HEAD_DIM}, found {q.shape[-1]}")
     if inputs.v_scale is not None:
         wrong("U402", "the values of a latent cache are a part of its keys and have their scale: found `v_scale`", "k_scale alone")
     if inputs.cu_seqlens_q is not None:

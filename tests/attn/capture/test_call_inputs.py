@@ -70,9 +70,8 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("numbers of some", "U407", "`key` must be on the device of `query`, meta, found cpu", "key.to(query.device)", lambda: call(q=Q.to("meta"))),
     ("batch", "U408", "`key` must have the batch size of `query`, 3, or 1 for all batches, found 2", "", lambda: call(Q.repeat(3, 1, 1, 1), K.repeat(2, 1, 1, 1), V.repeat(2, 1, 1, 1))),
     ("lengths", "U408", "key and value must have the same heads and length", "", lambda: call(v=V[:, :, :9])),
-    ("head dim", "U110", "the head dim of query and key must be from 1 to 512, found 513", "", lambda: call(*(torch.zeros(1, 1, 4, 513).half() for _ in range(3)))),
-    ("latent vectors", "U110", "must be from 1 to 512, found 576", "latent=512", lambda: call(*(torch.zeros(1, 1, 4, 576).half() for _ in range(3)))),
-    ("head dim of V", "U110", "the head dim of value must be from 1 to 512, found 0", "", lambda: call(v=V[..., :0])),
+    ("head dim", "U110", "the head dim of query and key must be from 1 to 576, found 577", "PyTorch's flex_attention", lambda: call(*(torch.zeros(1, 1, 4, 577).half() for _ in range(3)))),
+    ("head dim of V", "U110", "the head dim of value must be from 1 to 576, found 0", "", lambda: call(v=V[..., :0])),
     ("another head dim of K", "U408", "query and key must have one head dim, found 64 and 32", "", lambda: call(k=K[..., :32])),
     ("8-bit floats", "U109", "`query` must be float16, bfloat16 or float32, found float8_e4m3fn", "q_scale=, k_scale= and v_scale=", lambda: call(*(x.to(torch.float8_e4m3fn) for x in (Q, K, V)))),
     ("gradient", "X109", "there are gradients of a softmax, found normalize='relu'", "torch.no_grad()", lambda: call(*(x.clone().requires_grad_() for x in (Q, K, V)), normalize="relu")),
@@ -112,7 +111,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
      lambda: (lambda t: call(score=lambda s, b, h, q, k: s + t[k]))(ELSEWHERE)),
     ("too many indices", "X120", "`SHORT` has 1 dims, found 2 indices", "", lambda: call(score=lambda s, b, h, q, k: s + SHORT[h, k])),
     ("dtype of the explicit form", "U109", "attention kernels are for f16, bf16, f32 and 8-bit floats, found `torch.float64`", "", lambda: attention(causal, dtype=torch.float64)),
-    ("head dim of the explicit form", "U110", "the head dim of query and key must be from 1 to 512, found 520", "", lambda: attention(causal, head_dim=520)),
+    ("head dim of the explicit form", "U110", "the head dim of query and key must be from 1 to 576, found 584", "", lambda: attention(causal, head_dim=584)),
 ]  # fmt: skip
 
 

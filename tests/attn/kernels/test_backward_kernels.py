@@ -11,11 +11,14 @@ import torch
 
 from benchmarks.recorded import read_rows
 from cuir.attn.kernels.attention_kernel import attention
-from cuir.attn.kernels.backward_kernels import FEW, deals_heads, has_few_keys, mean_visited_keys
+from cuir.attn.kernels.backward_kernels import FEW, deals_heads, has_few_keys, mean_visited_keys, split_by_keys, split_by_queries
+from cuir.attn.kernels.experts import origin_of
 from cuir.cli.command_inputs import read_variant
+from cuir.performance.search.space import find_violation
 from cuir.performance.timing.problem import Shape
 from cuir.spec import Specification
 from cuir.spec.specification import lengths_of
+from cuir.syntax.types import BF16
 
 IDS = torch.arange(1000) // 130
 MASKS = {
@@ -150,3 +153,25 @@ def test_what_was_the_fastest_is_taken(name: str, monkeypatch: pytest.MonkeyPatc
         if times["apart" if few else "spread" if spread else "added"] < 0.97 * max(times.values()):
             behind.add((row["variant"], row["model"], shape.M))
     assert behind <= set(BEHIND)
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        (576, 512),
+        (512, 576),
+        (576, 576),
+        (576, 384),
+        *(
+            pytest.param((D, DV), marks=pytest.mark.thorough("other head dims"))
+            for D in range(8, 577, 71)
+            for DV in range(8, 577, 71)
+            if max(D, DV) > 256
+        ),
+    ],
+    ids=str,
+)
+def test_settings_of_heads_in_halves_fit(dims: tuple[int, int]) -> None:
+    for name, setting in (("flash_bwd_split_sm90", split_by_keys(*dims)), ("flash_bwd_dq_split_sm90", split_by_queries(*dims))):
+        kernel = name.replace("_split_sm90", "")
+        assert find_violation(origin_of(name), kernel, {"T": BF16, "D": dims[0], "DV": dims[1], **setting}) is None

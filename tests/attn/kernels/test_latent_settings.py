@@ -1,4 +1,4 @@
-"""Settings of the decode kernel over a latent cache: shares of the keys, tiles of 64 rows, pieces of whole panels."""
+"""Settings of decode kernels whose warpgroups share a tile: shares of the keys, blocks, pieces of whole panels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ import pytest
 
 from cuir.attn.kernels import decoding
 from cuir.attn.kernels.experts import origin_of
-from cuir.attn.kernels.latent_settings import FIXED_SHARE, NARROW_BLOCK, LatentSettings, NarrowLatentSettings, SelectedTokensSettings
+from cuir.attn.kernels.latent_settings import (
+    FIXED_SHARE,
+    NARROW_BLOCK,
+    LatentSettings,
+    NarrowLatentSettings,
+    SelectedTokensSettings,
+    SplitCacheSettings,
+    choose_block,
+)
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
+from cuir.performance.search.space import fits
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import F16, F32
 
@@ -89,3 +98,15 @@ def test_lists_are_shared_out_where_multiprocessors_are_left(at: Lengths, splits
         consts = invariant.choose_untuned(at)
         assert consts.get("SPLITS", 1) == 1  # lists of 4096 tokens and more would have several
         check(invariant.program, None, dict(consts))
+
+
+@pytest.mark.parametrize("dims", [(512, 512), (512, 576), (576, 384), (576, 512), (576, 576)], ids=str)
+def test_blocks_over_a_cache_are_the_largest_that_fit(dims: tuple[int, int]) -> None:
+    program, block = origin_of("decode_split_sm90"), choose_block(*dims)
+    fixed: dict[str, Const] = {"T": F16, "D": dims[0], "DV": dims[1], "CHUNK": 32}
+    assert fits(program, None, fixed | {"BN": block, "GROUP": 64}) and (block == 64 or not fits(program, None, fixed | {"BN": 64}))
+    shared = SplitCacheSettings.fix_share(fixed | {"BN": block})
+    assert shared * block == FIXED_SHARE
+    settings = SplitCacheSettings(program, fixed | {"BN": block, "SHARE": shared}, True, True, False)
+    consts = settings.choose_untuned(Lengths(1, 16, 1, 1, 4 * FIXED_SHARE))
+    assert settings.fits(consts) and consts["SPLITS"] == 4

@@ -66,7 +66,7 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     ("call", "code"),
     [
         (("tune", "causal", "--shape", "1,2,3"), "U116"),
-        (("tune", "causal", "--shape", "1,2,2,64,64,520"), "U110"),
+        (("tune", "causal", "--shape", "1,2,2,64,64,584"), "U110"),
         (("tune", "causal", "--dtype", "i32"), "U109"),
         (("tune", "nothing_of_that_name"), "U102"),
         (("tune", "nothing.cuir"), "U201"),
