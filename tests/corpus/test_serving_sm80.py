@@ -98,6 +98,7 @@ def test_packed_sequences_of_any_lengths(setting: Consts, drawn: dict[str, int],
     check_sizes(PACKED, setting, drawn, dtype, seed)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("chunk", [0, 16])
 def test_packed_sequences_of_single_precision(parts: int, chunk: int) -> None:

@@ -104,6 +104,7 @@ def test_the_kernel_for_sm80_of_a_variant_keeps_its_mask(name: str) -> None:
     assert check_mask(program, checked, spec, Lengths(1, 2, 1, 150, 83)).read > 140 * 83
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_no_block_is_visited_in_vain(name: str) -> None:
     """Closed forms and lists alike visit the blocks with a kept pair, and mask those with a dropped one; the keys end within a block."""

@@ -215,6 +215,7 @@ def test_a_late_lap_is_found_before_it_happens(pipe) -> None:
         assert ran.code == "S401"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "name", ["weights never waited for", "no store_wait", "released before the product retired", "accumulator read in flight"]
 )

@@ -45,6 +45,7 @@ PRODUCT = ["r = mma_async(sA, sB.T)", "mma_wait(r)"]
 LOAD = ["r = cast(load(sA), f32)"]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "order", list(itertools.permutations([WRITE, FENCE, ARRIVE])) + list(itertools.permutations([WRITE, ARRIVE])), ids=" < ".join
 )

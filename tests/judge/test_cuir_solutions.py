@@ -57,6 +57,7 @@ def test_a_program_runs_on_the_inputs(tmp_path: Path, text: str, dtype: torch.dt
     assert torch.equal(run(text, tmp_path, x), x * 2)
 
 
+@pytest.mark.thorough("a process for one message")
 def test_a_program_of_two_kernels_is_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "solution.cuir"
     path.write_text(SCALE + SCALE.replace("def scale", "def again"), encoding="utf-8")

@@ -45,6 +45,7 @@ def test_every_case_edits_what_its_file_has(tmp_path: Path) -> None:
     assert all(case.write(tmp_path).is_file() for case in CASES) and len({c.name for c in CASES}) == len(CASES) > 60
 
 
+@pytest.mark.thorough("the test of the command has this verdict, too")
 def test_what_the_stand_ins_lack_is_not_judged(tmp_path: Path) -> None:
     solution = tmp_path / "lacking.py"
     solution.write_text("import a_module_that_nobody_has\n", encoding="utf-8")
@@ -52,6 +53,7 @@ def test_what_the_stand_ins_lack_is_not_judged(tmp_path: Path) -> None:
     assert found.verdict == "not judged" and "a_module_that_nobody_has" in found.reason
 
 
+@pytest.mark.thorough("a process for each of two solutions; the warning itself is tested in tests/ptx")
 def test_what_no_card_minds_is_a_warning_beside_the_verdict(tmp_path: Path) -> None:
     texts = {
         "save.ptx": STORE,

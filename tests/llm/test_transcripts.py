@@ -115,6 +115,7 @@ RECORDED, FOREIGN = (  # of sources of the corpus, and of sources that are not k
 )
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("path", FOREIGN, ids=lambda p: p.stem)
 def test_what_was_lifted_from_other_sources_is_what_it_was(path: Path) -> None:
     """Without the source: the program that was accepted shows the orchestration that it was accepted for, and computes its specification."""

@@ -55,6 +55,7 @@ def offsets_of_signature(cuda: Cuda) -> list[tuple[str, int, int]]:
     return result
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", ["mixed", "flash_fwd_sm90", "flash_bwd_sm90:flash_bwd", "flash_fwd_cluster"])
 def test_parameters_lie_where_the_cuda_signature_puts_them(name: str) -> None:
     cuda = lower_named(name)

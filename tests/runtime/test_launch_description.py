@@ -26,6 +26,7 @@ def lower(name: str) -> Cuda:
     return cuir.lower(cuir.check(cuir.load(path), consts=KERNELS[name]))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", KERNELS)
 def test_parameters_are_those_of_the_signature(name: str) -> None:
     cuda = lower(name)
@@ -45,6 +46,7 @@ def test_parameters_are_those_of_the_signature(name: str) -> None:
     assert json.loads(json.dumps(launch.as_json()))["symbol"] == launch.symbol
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", KERNELS)
 def test_units_are_those_that_a_launch_counts(name: str) -> None:
     cuda = lower(name)

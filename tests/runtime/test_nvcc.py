@@ -240,12 +240,12 @@ def some_random_kernels() -> list[Case]:
 
 @pytest.mark.sweep
 @pytest.mark.nvcc
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(12))
 def test_the_corpus_random_kernels_and_hard_names_compile(part: int, tmp_path: Path) -> None:
     """Compile to PTX; without ptxas, which the test of the expert kernel runs."""
-    sources = [lower(checked).source for checked in map(corpus_kernel, NAMES[part::6])]
-    sources += [lower(check(parse(case.text))).source for case in some_random_kernels()[part::6]]
-    sources += [lower(checked).source for checked in queues()[part::6]]
+    sources = [lower(checked).source for checked in map(corpus_kernel, NAMES[part::12])]
+    sources += [lower(check(parse(case.text))).source for case in some_random_kernels()[part::12]]
+    sources += [lower(checked).source for checked in queues()[part::12]]
     sources.append(lower(kernel(with_names([n for n in HARD if n != "INFINITY"]))).source)
     path = tmp_path / "all.cu"
     path.write_text(one_file(sources), encoding="utf-8")

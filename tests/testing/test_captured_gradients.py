@@ -39,6 +39,7 @@ def test_right_gradients_pass_and_stay_out_of_the_tensors(dtype: torch.dtype) ->
     assert distances.grad is None and scale.grad is None and layer.bias.grad is None
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "plant",
     [lambda g: g * 1.05, lambda g: torch.cat([g[:, :1] * 0, g[:, 1:]], 1), lambda g: g.roll(1, 1), lambda g: g * torch.nan],

@@ -87,6 +87,7 @@ def test_commands_name_the_consts_of_the_file(files: Callable, capsys: pytest.Ca
     assert command == "lower" or "1024" in output.out + output.err
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, kernels in COMPUTES.items() for k in kernels])
 def test_commands_take_the_same_consts(name: str, kernel: str) -> None:
     program = read_program(name)

@@ -108,6 +108,7 @@ def find_codes(text: str, reference: Callable[..., Any], kind: str) -> set[str]:
     return codes
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("text", "reference", "codes"),
     [

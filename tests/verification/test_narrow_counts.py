@@ -78,6 +78,7 @@ def check_text(text: str) -> Checked:
     return check(parse(text))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("count", "limit", "codes"),
     [

@@ -247,6 +247,7 @@ NORM_OF_ADVERSARY = textwrap.dedent("""
     """)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("no_schedules")
 @pytest.mark.parametrize(("eps", "code"), [("1e-6", ""), ("1e-5", "V301"), ("3e-6", "V301"), ("0.0", "V30")])
 def test_a_small_number_beside_the_inputs_is_asked_for(eps: str, code: str) -> None:

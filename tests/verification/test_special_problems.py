@@ -108,6 +108,7 @@ def judge_special(text: str, spec: FunctionSpecification) -> set[str]:
     return codes
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_is_wrong_for_special_rows_is_refused(name: str) -> None:
     more, body, wrong, right, reference = PAIRS[name]

@@ -87,6 +87,7 @@ def lists(kinds: torch.Tensor, selector: int, width: int, seed: int) -> tuple[to
 
 
 # ---- ours, asked for what PyTorch's has
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("mod", "B", "H"), [(causal, None, None), (documents, None, 2), (documents, 3, 2)])
 @pytest.mark.parametrize("options", [{}, {"BLOCK_SIZE": 64}, {"BLOCK_SIZE": (32, 128)}, {"separate_full_blocks": False}], ids=str)
 def test_ours_answers_as_pytorchs_does(mod: Mod, B: int | None, H: int | None, options: dict[str, Any]) -> None:

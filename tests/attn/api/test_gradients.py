@@ -119,6 +119,7 @@ def test_head_dims_that_differ(keys: int, values: int, requests: str) -> None:
     close(torch.autograd.grad(o, [inputs[name] for name in requests], do), expected)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("requests", "finished", "dim"), [("v", 2, 64), ("qkv", 3, 64), ("q", 0, 64), ("qkv", 3, 192)])
 def test_heads_of_a_group_are_added_up(requests: str, finished: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV of key heads that several query heads share are sums in f32, which a launch each converts."""

@@ -353,6 +353,7 @@ def test_a_parameter_that_begins_at_0(name: str) -> None:
     assert close(result[0], exact[0]) and close(result[1], exact[1])
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", ["logsigmoid", "asinh", "selu", "leaky_relu", "clamp", "maximum"])
 def test_a_projection_of_zeros(name: str) -> None:
     """All scores are 0."""

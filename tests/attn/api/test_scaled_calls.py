@@ -82,6 +82,7 @@ def test_scales(per: str) -> None:
     require_close(call(pairs), expect(pairs))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("dims", "dtype"),
     [

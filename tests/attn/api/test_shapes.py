@@ -77,6 +77,7 @@ LAYOUTS = {  # name: what a tensor [2, 2, 50, 64] lies in, and whether it is rea
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("selector", ["query", "key", "value"])
 def test_strides(layout: str, selector: str) -> None:

@@ -115,6 +115,7 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     close(*compute_gradients(tensors(*shape), None, softcap))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("dim", [64, 192])
 def test_a_slope_that_is_infinite_where_no_pair_is(dim: int, in_order: bool) -> None:

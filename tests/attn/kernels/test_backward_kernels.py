@@ -37,6 +37,7 @@ def call(mask: Any, n: int) -> tuple[Any, ...]:
     return result.settings, ready.data, ready.device_arguments, lengths_of(q, q)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("n", [256, 1000])
 @pytest.mark.parametrize("name", MASKS)
 def test_visited_keys_are_those_of_the_blocks_with_a_pair(name: str, n: int) -> None:

@@ -134,6 +134,7 @@ def test_a_setting_of_the_user_that_the_card_does_not_hold_is_refused() -> None:
     assert error.value.diagnostics[0].code == "M301"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("arch", "dim", "dim_v", "dtype"),
     [

@@ -128,6 +128,7 @@ def test_heads_share_the_tile_of_a_latent_cache_of_8_bits() -> None:
     assert decoding.can_pack_heads(traced, transfer(origin_of("mla_decode_f8_sm90"), spec, traced=traced).program, fixed)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("dims", [(64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256)])
 @pytest.mark.parametrize("heads", [(64, 8), (32, 32), (6, 2), (3, 1)])
 @pytest.mark.parametrize("M", [1, 4, 8])

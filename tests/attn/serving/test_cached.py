@@ -228,6 +228,7 @@ def test_what_a_mod_reads_by_heads_must_be_there(wrong: str, mod: Callable[[torc
     assert caught.value.diagnostics[0].code == "U416" and wrong in caught.value.diagnostics[0].message
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
 @pytest.mark.parametrize("page", [0, 64, 4])
 def test_tokens_without_a_place_are_zeros(page: int, dtype: torch.dtype) -> None:

@@ -195,6 +195,7 @@ def test_the_mask_that_is_read_out_is_the_replayed_one() -> None:
         check_mask(program, cuir.check(program, consts=FORWARD["flash_fwd_sm90"]), spec, Lengths(1, 2, 1, 70, 83))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", [*FORWARD, *BACKWARD])
 def test_programs_without_dropout_have_none_of_it(name: str) -> None:
     text = transfer_variant(name, SPECS["capped"]).text

@@ -119,6 +119,7 @@ SCORES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_agree_with_pytorch(name: str) -> None:
     agrees(SCORES[name], positive=name in ("log", "roots", "power"))

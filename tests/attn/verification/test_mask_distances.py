@@ -45,6 +45,7 @@ def code(text: str, spec: Specification | None, level: str = "quick") -> str:
     return ""
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "keep",
     [
@@ -61,6 +62,7 @@ def test_masks_that_are_wrong_far_out(keep: str) -> None:
     assert code(TEXT.replace(KEEP, keep), CAUSAL) == "V107"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "keep",
     ["return k - q <= N - M", "return ~(k > q + (N - M))", "return (k <= q + (N - M)) & (q - k < 200000 + M)", "return k + M < q + N + 1"],

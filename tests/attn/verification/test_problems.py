@@ -83,6 +83,7 @@ def test_kinds_are_what_they_say() -> None:
     assert not torch.equal(item.q, two.q) and torch.equal(item.q, make_launch("normal", at, 1).q)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kind", get_args(Kind))
 @pytest.mark.parametrize("N", [0, 1, 300])
 def test_every_kind_has_inputs_of_every_length(kind: Kind, N: int) -> None:

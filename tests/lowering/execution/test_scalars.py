@@ -103,10 +103,10 @@ def _python(line: str) -> str:
 @pytest.mark.sweep
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 @pytest.mark.parametrize(("contract", "noise"), [("off", False), ("fast", True)])
-def test_every_operation(tmp_path: Path, contract: str, noise: bool) -> None:
+def test_every_operation(tmp_path: Path, contract: str, noise: bool, seeded_quarter: Callable[[list[int]], list[int]]) -> None:
     checked = test_floats.kernel()
     call = on_cpu(lower(checked), tmp_path, contract, noise)
-    for seed in range(3):
+    for seed in seeded_quarter([0, 1, 2, 3]):
         inputs, result = test_floats.inputs(seed), test_floats.outputs()
         arrays: list[np.ndarray | float | int] = []
         for t in checked.tensors:

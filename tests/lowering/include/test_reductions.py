@@ -59,6 +59,7 @@ def test_reductions_of_every_shape(workers: str, rows: int, cols: int, tmp_path:
         np.testing.assert_allclose(actual, np.broadcast_to(expected, tile.shape), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("workers", "rows", "cols"), [("warpgroups", 1, 64), ("warpgroups", 64, 1), ("warpgroups", 128, 24), ("warps", 16, 64)]
 )

@@ -305,6 +305,7 @@ def test_lanes_of_random_programs_are_ordered(case: Case, seed: int) -> None:
         assert run_lanes(kernel, arguments(checked, dict.fromkeys(checked.dims, case.M)))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("shape", [(64, 64), (64, 1), (1, 96), (1, 1), (192, 80), (40, 24)])
 @pytest.mark.parametrize("threads", [32, 128])
 def test_holders_are_those_of_the_layout(shape: tuple[int, int], threads: int) -> None:

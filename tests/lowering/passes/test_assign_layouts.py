@@ -68,6 +68,7 @@ def is_dealt(value: SSAValue) -> bool:
     return isinstance(value.type, TileT) and value.type.layout == DEALT
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("n", [0, 1, 3])
 @pytest.mark.parametrize(
     ("body", "result"),

@@ -17,6 +17,7 @@ FILL = "k = rows(64) % 3 - cols(64) % 2\nstore(s[0], cast(k, f16))\nstore(s[1], 
 PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[rows(64), cols(64)], acc)"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("n", [0, 1, 3])
 @pytest.mark.parametrize(
     ("body", "empty"),

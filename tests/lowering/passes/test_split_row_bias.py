@@ -39,6 +39,7 @@ def shifts(body: str) -> int:
     return text(kernel(BEGIN + body), BIAS).count("tile.pin")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "body",
     [
@@ -71,6 +72,7 @@ def test_tiles_that_only_a_softmax_reads_are_kept_so(body: str) -> None:
     assert shifts(body) == 1
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "body",
     [

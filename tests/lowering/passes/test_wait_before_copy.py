@@ -55,6 +55,7 @@ def finishing(checked: Checked) -> list[str]:
 
 
 # ---- one value, whatever its names
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("several", "item"),
     [

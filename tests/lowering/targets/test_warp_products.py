@@ -152,6 +152,7 @@ def test_every_pass_keeps_the_product_that_the_interpreter_computes(name: str, d
     assert (inputs["C"].double() - expected).norm() < 1e-3 * expected.norm()
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("arch", "dtype"), CASES)
 def test_every_pass_keeps_attention(arch: str, dtype: str) -> None:
     checked = make_attention(arch, dtype)

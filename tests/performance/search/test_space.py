@@ -62,6 +62,7 @@ def test_consts_survive_json() -> None:
     assert back == consts and type(back["DYNAMIC"]) is bool
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", list(corpus.spaces()))
 @pytest.mark.parametrize("dim", [64, 128])
 def test_shipped_spaces_fit_their_kernels(name: str, dim: int) -> None:

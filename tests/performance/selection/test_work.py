@@ -42,6 +42,7 @@ def visits_of_mask(variant: str, at: Lengths, BM: int, BN: int) -> tuple[np.ndar
     return ((pairs > 0).sum(1)).numpy(), ((pairs > 0) & ~whole).sum(1).numpy()
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("variant", CLOSED)
 @pytest.mark.parametrize(("M", "N", "BM", "BN"), [(1024, 1024, 128, 128), (700, 1000, 192, 80), (1300, 1300, 64, 64)])
 def test_blocks_are_those_of_the_mask(variant: str, M: int, N: int, BM: int, BN: int) -> None:

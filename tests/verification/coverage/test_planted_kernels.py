@@ -94,7 +94,7 @@ def test_a_right_reduction_with_such_conditions_passes(last: str) -> None:
 
 
 @pytest.mark.usefixtures("no_schedules")
-@pytest.mark.sweep
+@pytest.mark.thorough("test_user_sizes.py refuses faults of heads and batches of a decoding, too")
 @pytest.mark.parametrize("b, hk", HEADS)
 def test_a_decoding_that_is_wrong_at_one_number_is_refused(b: str, hk: str) -> None:
     report = cuir.verify(cuir.parse(DECODING.format(b=b, hk=hk)), DECODE, shrink=False, seeded=0)
