@@ -78,6 +78,7 @@ def test_a_line_that_only_another_order_reaches_is_judged() -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("stages", [2, 3, 6])
 @pytest.mark.parametrize(
     ("wrong", "by"), [("            free[s].wait(phase ^ 1)\n", ""), ("filled[s].wait(phase)", "filled[s].wait(min(i // STAGES, 1))")]
