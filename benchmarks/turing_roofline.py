@@ -28,6 +28,9 @@ CARDS = {"T4": (40, 1.59), "RTX 8000": (72, 1.77)}  # multiprocessors, boost clo
 KERNELS = (
     ("flash_fwd_sm75", "flash_fwd", {"D": 64}),
     ("flash_fwd_sm75", "flash_fwd", {"D": 128}),
+    ("flash_fwd_sm75", "flash_fwd", {"D": 192, "DV": 128}),
+    ("flash_fwd_varlen_sm75", "flash_fwd_varlen", {"D": 64}),
+    ("flash_fwd_varlen_sm75", "flash_fwd_varlen", {"D": 128}),
     ("flash_bwd_sm75", "flash_bwd", {"D": 64}),
     ("flash_bwd_dq_sm75", "flash_bwd_dq", {"D": 64}),
     ("decode_cache_sm75", "flash_decode", {"D": 64}),

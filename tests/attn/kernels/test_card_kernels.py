@@ -28,6 +28,7 @@ from cuir.attn.kernels.card_kernels import (
 )
 from cuir.attn.kernels.experts import Form, origin_of
 from cuir.attn.kernels.settings import SPILLED
+from cuir.attn.tracing.splice_names import BACKWARD_POINTS, OPTIONAL, SPLICE_POINTS
 from cuir.checking.resources import count_shared_bytes
 from cuir.lowering import lower
 from cuir.runtime.cards import CARDS
@@ -67,6 +68,19 @@ def test_the_table_names_programs_of_its_architecture(arch: str) -> None:
     names = {name for task, kernels in KERNELS[arch].items() if task != "join" for name in kernels if name}
     assert names <= corpus.kernels().keys() | corpus.programs().keys()
     assert {kernel.arch for name in names for kernel in origin_of(name).kernels().values()} == {arch}
+
+
+@pytest.mark.parametrize(("arch", "lacks"), [("sm_80", set()), ("sm_75", {"kv_rows"})])
+def test_kernels_have_the_splice_points_of_those_for_hopper(arch: str, lacks: set[str]) -> None:
+    """`kv_rows` only lets rows of a tile leave blocks out: the dense kernel for Turing visits whole tiles."""
+    for task, kernels in KERNELS[arch].items():
+        if task != "join":
+            points, expected = (
+                {f.name: len(f.params) for f in origin_of(name).funcs().values()}
+                for name in (kernels.halves, KERNELS[DEFAULT][task].halves)
+            )
+            named = {name: count for name, count in expected.items() if name in {**SPLICE_POINTS, **OPTIONAL, **BACKWARD_POINTS}}
+            assert len(named) >= len(SPLICE_POINTS) and named.items() - points.items() <= {(name, named.get(name)) for name in lacks}
 
 
 @pytest.mark.parametrize(("capability", "arch"), ARCHS.items())
