@@ -64,7 +64,7 @@ def tune(
     from ...performance.timing.gpu import explain_missing_gpu
     from ...performance.timing.problem import Shape as ShapeType
     from ..choice_view import find_gpu, show_choices
-    from ..command_inputs import expert_for
+    from ..command_inputs import expert_for, read_program
     from ..model_options import open_model
     from ..program_tuning import ProgramSearch, tune_programs
 
@@ -126,9 +126,12 @@ def tune(
     reports = []
     for target in variant or targets:
         chosen = read_target(target, kernel, space, bool(variant))
+        archs = dict.fromkeys(k.arch for k in read_program(chosen.source).kernels().values())
+        absent = "" if dry_run else next(filter(None, map(explain_missing_gpu, archs)), "")
+        missing = missing or absent
         problems, of = _problems(chosen.source, shapes, dtype)
         options = SearchOptions(SECONDS if limit is None else limit, rounds, exhaustive)
-        run = _SettingsSearch(target, chosen, words, of, options, (on, jobs), dry_run or bool(missing), fresh)
+        run = _SettingsSearch(target, chosen, words, of, options, (on, jobs), dry_run or bool(absent), fresh)
         reports += [_tune_one(run, problem, as_json) for problem in problems]
     if as_json:
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from cuir.runtime.cards import CARDS
+from tests.stand_in_cards import stand_in
+
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
 
@@ -54,6 +57,15 @@ def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("cuir.performance.search.search.find_violation", interrupt)
     output = cuir("tune", "causal", "--dry-run")
     assert output.code == 130 and output.err.endswith("\ninterrupted\n")
+
+
+def test_a_gpu_that_does_not_run_the_kernel_times_nothing(cuir: Callable) -> None:
+    with stand_in(CARDS[8, 0]):
+        output = cuir(
+            "tune", "flash_fwd_sm90", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false,L2=1"
+        )
+    assert output.code == 0 and "BN=64" in output.out
+    assert "kernels are for sm_90a, this device has compute capability 8.0" in " ".join(output.err.split())
 
 
 def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Callable) -> None:
