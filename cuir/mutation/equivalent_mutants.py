@@ -62,11 +62,13 @@ from .equivalence_arguments import (
     swapped_factors,
     tied_operands,
 )
+from .kernel_content import has_spare_stages
 from .mutant_comparison import Trial
 from .mutation_sites import Places, Site, get_root
 
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts specify completely
 _NAN = Binary("-", Name("inf"), Name("inf"))
+_MOST_STAGES = 16  # of a ring
 
 
 def why(t: Trial) -> str | None:
@@ -467,6 +469,26 @@ def needless_case(t: Trial) -> str | None:
     return f"where `{show(test)}` holds, `{show(general)}` gives the same bits in {t.runs} runs; `{show(between)}` holds in none of them (NaN there gives the same bits)"
 
 
+def fewer_stages(t: Trial) -> str | None:
+    """Argue for a ring of fewer stages wherever it is used: the original with another const has the mutant's statements.
+
+    The mutant only has more stages of arrays and barriers, which no statement uses.
+    """
+    if not isinstance(t.at.node, Expr):
+        return None
+    mutant, consts = check(t.mutant, t.kernel, t.consts), check(t.program, t.kernel, t.consts).consts
+    for name in sorted(names_read(t.at.node) | names_read(t.new)):
+        value = consts.get(name)
+        for setting in range(1, value) if isinstance(value, int) and value <= _MOST_STAGES else ():
+            try:
+                fewer = check(t.program, t.kernel, {**t.consts, name: setting})
+            except CuirError:
+                continue
+            if has_spare_stages(mutant, fewer) and t.explored.clean and t.has_same_bits(t.mutant):
+                return f"the statements are those of the original with {name}={setting}, and the further stages of arrays and barriers are unused; no schedule of {t.explored.launches} launches is faulty, and the bits are the same in {t.runs} runs"
+    return None
+
+
 def every_schedule(t: Trial) -> str | None:
     """Argue for a change of synchronisation or memory accesses by exploration.
 
@@ -503,5 +525,6 @@ ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     same_units,
     argue_for_unused_part,
     other_way,
+    fewer_stages,
     every_schedule,
 )

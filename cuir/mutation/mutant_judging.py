@@ -10,9 +10,9 @@ import hashlib
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,20 +21,17 @@ from ..campaigns.campaign import Executor, run_tasks
 from ..campaigns.journal import Journal, JournalKind
 from ..campaigns.local_executor import LocalExecutor
 from ..campaigns.tasks import Result, Task, describe_content
-from ..checking.checked import Checked, Const
+from ..checking.checked import Const
 from ..checking.checker import check
 from ..checking.const_defaults import consts_as_json
-from ..ops.expressions import traits
 from ..spec.function_specification import AnySpecification
-from ..syntax.nodes import Assign, Binary, Expr, For, Keyword, Literal, Name, Node, Program, Stmt
+from ..syntax.nodes import Program
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from ..syntax.types import I32, Scalar, TileType
-from ..syntax.walk import copy_marks, names_read, rewrite, walk
 from ..text.diagnostics import CuirError
 from ..verification import verify
-from .equivalence_arguments import sort_factors
 from .equivalent_mutants import Trial, why
+from .kernel_content import list_content
 from .mutants import Mutant
 
 SAME = "the specialised kernel is the original: these consts do not take the branch, leave the barrier unused, or fold to the same"
@@ -128,9 +125,7 @@ def judge(text: str, original: str, spec: AnySpecification, job: Job) -> tuple[s
         with _limit_time(job.seconds):
             program = parse(text, "mutant.cuir")
             try:
-                same = _list_content(check(program, job.kernel, job.consts)) == _list_content(
-                    check(parse(original), job.kernel, job.consts)
-                )
+                same = list_content(check(program, job.kernel, job.consts)) == list_content(check(parse(original), job.kernel, job.consts))
             except CuirError:
                 same = False
             if same:
@@ -165,61 +160,6 @@ def _judge_survivor(program: Program, original: Program, spec: AnySpecification,
     except Exception as error:  # an argument that fails is an internal error
         return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
     return ("same result", "", "", reason) if reason else ("survived", "", "", "")
-
-
-def _list_content(checked: Checked) -> tuple[object, ...]:
-    """Return the content of a specialised kernel as a comparable tuple.
-
-    Without the text that it came from, barriers that nothing uses, and `cluster=` where a cluster is one CTA.
-    """
-    alone = checked.cluster == 1
-    roles = tuple(
-        (r.name, r.workers, r.threads, r.registers, r.index, _normalise(r.body, alone, _find_ones(r.body)), r.warpgroup, r.warp)
-        for r in checked.roles
-    )
-    used = {name for r in checked.roles for stmt in r.body for name in names_read(stmt)}
-    barriers = {name: b for name, b in checked.barriers.items() if name in used}
-    return checked.cluster, dict(checked.shared), barriers, checked.tiles, checked.declarations, roles, checked.scalars, checked.tensors
-
-
-def _find_ones(body: tuple[Stmt, ...]) -> set[str]:
-    """Return the names that every statement which binds them binds to 1.0."""
-    only_ones: dict[str, bool] = {}
-    for node in (n for stmt in body for n in walk(stmt)):
-        if isinstance(node, For):
-            only_ones[node.target] = False
-        elif isinstance(node, Assign):
-            only_ones |= {name: only_ones.get(name, True) and node.value == Literal(1.0) for name in node.targets}
-    return {name for name, is_one in only_ones.items() if is_one}
-
-
-def _normalise(body: tuple[Stmt, ...], alone: bool, names: Set[str]) -> tuple[Stmt, ...]:
-    """Normalise statements: x / 1.0 becomes x * 1.0, which are both x exactly; factors are sorted, whose product is the same.
-
-    Without the keyword `cluster` if a cluster is one CTA: it has no meaning there.
-    """
-
-    def normalise(node: Node) -> Node | tuple[Node, ...]:
-        if isinstance(node, Keyword) and node.name == "cluster" and alone:
-            return ()
-        if isinstance(node, Binary) and isinstance(node.type, (Scalar, TileType)) and node.type.dtype == I32:
-            node = _fold_neutral(node)
-        if isinstance(node, Binary) and traits(node).divisor and traits(node).factors:
-            divisor = node.right
-            is_one = divisor == Literal(1.0) or (isinstance(divisor, Name) and divisor.id in names)
-            node = copy_marks(node, replace(node, op="*")) if is_one else node
-        return sort_factors(node)
-
-    return tuple(rewrite(stmt, normalise) for stmt in body)
-
-
-def _fold_neutral(e: Binary) -> Expr:
-    """Fold operations on integers that change nothing: x // 1, x + 0 and x - 0 are x, and x % 1 is 0."""
-    operator = traits(e)
-    if e.right == Literal(1) and operator.remainder:
-        return copy_marks(e, Literal(0, span=e.span))
-    is_neutral = e.right == Literal(1 if operator.rounds is not None else 0) and (operator.rounds is not None or operator.linear)
-    return e.left if is_neutral else e
 
 
 def judge_task(text: str, original: str, job: Job) -> tuple[str, str, str, str]:
