@@ -19,6 +19,7 @@ LONGEST = 5 * 64  # keys, more of them only for larger blocks
 MOST_TILES = 12  # of queries with a list of their own
 MOST_SELECTED = 5  # blocks
 HEADS = (16, 1, 2, 3, 5)  # query heads that share a list; 16 fill the rows of a warp
+_ROUNDED = 0.75  # of every third query L is lower by this
 
 
 def make_selected_specification(spec: Specification, arguments: Arguments | None = None) -> FunctionSpecification:
@@ -195,11 +196,15 @@ def _differentiate(
 def _make_rows(
     spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, selected: torch.Tensor, MP: int
 ) -> dict[str, torch.Tensor]:
-    """Return L and DL of a problem."""
+    """Return L and DL of a problem.
+
+    L of every third query is too low, as the rounding of large logits may leave it: weights of more than 1 count as 1.
+    """
     with torch.no_grad():
         o, lse = _attend(spec, q.double(), k.double(), v.double(), scale, selected)
         delta = torch.nn.functional.pad((o * do.double()).sum(-1), (0, MP - o.shape[2]))
-        return {"L": rows_of(lse, MP), "DL": delta}
+        too_low = torch.where(torch.arange(MP) % 3 == 1, _ROUNDED, 0.0)
+        return {"L": rows_of(lse, MP) - too_low, "DL": delta}
 
 
 def choose_sizes(drawn: Mapping[str, int]) -> dict[str, int] | None:

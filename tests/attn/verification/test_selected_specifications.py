@@ -32,7 +32,9 @@ def test_query_gradients_are_those_of_autograd() -> None:
     o, _ = forward.reference(q, k, v, lists["BLOCKS"], lists["COUNTS"], 0.3, 16, 2)
     (expected,) = torch.autograd.grad((o * do).sum(), q)
     made = backward.reference(q.detach(), k, v, do, 0.3, **drawn, BLOCK=16, SPAN=2)["dQ"]
-    torch.testing.assert_close(made, expected)
+    exact = torch.arange(6) % 3 != 1  # queries whose L is not rounded down
+    torch.testing.assert_close(made[:, :, exact], expected[:, :, exact])
+    assert not torch.isclose(made, expected)[:, :, ~exact].all()
     kept = select_pairs(lists["BLOCKS"], lists["COUNTS"], Lengths(1, 4, 2, 6, 50), 16, 2)
     assert kept.any() and not kept.all()
 
@@ -95,3 +97,21 @@ def test_faults_of_a_warp_of_heads_are_refused(old: str, new: str, code: str) ->
     program = parse(corpus.kernels()["selected_fwd_sm90"].read_text(encoding="utf-8").replace(old, new))
     report = verify(program, corpus.specification("causal_selected")(), consts={"T": F16, "D": 64}, shrink=False)
     assert not report.ok and report.diagnostics[0].code == code
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("no_schedules")
+@pytest.mark.parametrize(
+    ("name", "kernel", "function", "old"),
+    [
+        ("selected_bwd_dq_sm90", "flash_bwd_dq", "causal_selected_query_gradients", "exp2(min(X * c - lse, 0.0))"),
+        ("selected_bwd_sm90", "flash_bwd", "causal_selected_key_gradients", "exp2(min(X * c - lse, 0.0))"),
+    ],
+)
+def test_weights_above_one_are_refused(name: str, kernel: str, function: str, old: str) -> None:
+    """L may be lower than the logits that it was computed from."""
+    text = corpus.kernels()[name].read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    program = parse(text.replace(old, old.replace("0.0", "1.0")))
+    report = verify(program, corpus.specification(function)(), kernel=kernel, consts={"T": F16, "D": 64}, shrink=False)
+    assert not report.ok and report.diagnostics[0].code == "V301"
