@@ -65,7 +65,7 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     fit = (
         (*list_applicable_kinds(checked, spec), *steps)
         if isinstance(spec, FunctionSpecification)
-        else tuple(k for k in KINDS if k not in ("faint", *SPECIAL))
+        else tuple(k for k in KINDS if k not in ("aligned", "faint", *SPECIAL))
     )
     if kind not in fit:
         raise CuirError.of(

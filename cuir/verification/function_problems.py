@@ -27,7 +27,7 @@ from .inputs import (
 )
 from .lengths import make_all_draws, make_first_draws
 from .special_problems import make_special_draws
-from .values.cases import Draw, compute_shape, get_integer_consts
+from .values.cases import Draw, compute_shape, count_elements, get_integer_consts
 from .values.step_inputs import make_decisive_draws
 
 
@@ -115,6 +115,9 @@ def make_value_draws(checked: Checked, spec: FunctionSpecification, problems: Se
     kinds_and_seeds += [("faint", i) for i in range(max(tensor_count, min(4, 4 * len(small))))]
     kinds_and_seeds += [(kind, i) for i, kind in enumerate(("largest", "ties", "onehot", "equal", "growing", "wide"))]
     candidates = [Draw(f"{kind} {i}", bases[n % len(bases)].sizes, kind, i) for n, (kind, i) in enumerate(kinds_and_seeds) if kind in kinds]
+    if "aligned" in kinds and shaped:  # of the first tensor: conditions that all rows of a warp share
+        by_rows = sorted(bases, key=lambda d: count_elements(shaped[0], {**get_integer_consts(checked), **d.sizes}))
+        candidates += [Draw(f"aligned {i}", d.sizes, "aligned") for i, d in enumerate(by_rows[-2:])]
     return [d for d in candidates if d.kind != "largest" or keeps_units(checked, spec, d)]
 
 

@@ -555,7 +555,7 @@ def list_applicable_kinds(checked: Checked, spec: FunctionSpecification) -> tupl
     scale = any(s.name == "scale" for s in checked.scalars) and spec.asks("scale")
     plan = get_special_plan(checked, spec)
     if is_attention(checked.origin):
-        return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale) and (k not in SPECIAL or plan.count(k)))
+        return tuple(k for k in KINDS if k not in ("aligned", "faint") and (k != "scaled" or scale) and (k not in SPECIAL or plan.count(k)))
     names = _list_names_from_inputs(checked, spec)
     floats = [
         t

@@ -41,6 +41,7 @@ Kind = Literal[
     "constant",
     "wide",
     "scaled",
+    "aligned",
     "largest",
     "ties",
     "onehot",
@@ -79,9 +80,9 @@ class Case:
     bfloat16 up to 1e30. ties: each key twice. onehot: queries, keys and values of a single 1. seed: of the numbers.
     For functions other than attention, one tensor, chosen by the seed, is large (x 30), wide (rows from 2^-14 to 2^13),
     zero, constant (equal rows), equal (each row of one value), growing (along a row), offset (a mean a thousand times
-    the deviation), largest (up to the largest number of f16, or beyond f16's range up to 1e38), ties (small integers),
-    onehot, or faint (rows as small as the scalar that is added below a root); the others are N(0, 1). huge: all x 64.
-    tiny, spikes, strided: all.
+    the deviation), aligned (rows of almost one direction), largest (up to the largest number of f16, or beyond f16's
+    range up to 1e38), ties (small integers), onehot, or faint (rows as small as the scalar that is added below a root);
+    the others are N(0, 1). huge: all x 64. tiny, spikes, strided: all.
     """
 
     name: str
@@ -366,7 +367,7 @@ def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
         max(1, rng.choice([rng.randint(1, most * size), rng.randint(1, most) * size + rng.randint(-2, 2)]))
         for size, most in ((BM, 3), (BN, 4))
     )
-    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny", "wide", "scaled", "faint", *SPECIAL)])
+    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny", "wide", "scaled", "aligned", "faint", *SPECIAL)])
     return Case(name, Lengths(rng.choice([1, 1, 2]), group * hk, hk, M, N), kind, rng.randrange(1, 2**31))
 
 

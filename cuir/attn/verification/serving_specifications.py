@@ -5,6 +5,7 @@ Mods are applied to each sequence.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from ..splicing.specification_copies import bound_reads
 from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, SELECTED_TOKENS
 
 LONGEST = 5 * 64  # tokens of the longest sequence that is tried
+HEADS = (1, 2, 3, 5, 16)  # query heads of a key head; 16 fill the rows of a warp
+_ALIKE = 0.9  # the least cosine between queries that are alike and their mean
 Arguments = Callable[[Lengths], Mapping[str, Any]]
 
 
@@ -82,7 +85,7 @@ def make_cached_specification(
             "B": B,
             "BS": B,
             "HK": min(drawn["HK"], 3),
-            "H": min(drawn["HK"], 3) * (1 + drawn["H"] % 5),
+            "H": min(drawn["HK"], 3) * HEADS[drawn["H"] % len(HEADS)],
             "M": 1 + drawn["M"] % 20,
             "PAGE": page,
             "MP": MP,
@@ -90,7 +93,13 @@ def make_cached_specification(
             **({"SP": B * MP + 1, "SR": page} if drawn.get("TOKENS") else {"SP": 1, "SR": 1} if scaled else {}),
         }
 
-    def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
+    def inputs(
+        sizes: Mapping[str, int],
+        generator: torch.Generator,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        kscale: torch.Tensor | None = None,
+    ) -> dict[str, Any]:
         B, longest, block = sizes["B"], sizes["MP"] * sizes["PAGE"], sizes.get("BN", 64)
         order = torch.randperm(sizes["NP"], generator=generator)  # no page belongs to two sequences
         lengths = torch.randint(longest + 1, (B,), generator=generator)
@@ -105,7 +114,12 @@ def make_cached_specification(
         lengths = torch.where(chosen > 0.7, behind.clamp(max=longest), lengths)
         captured = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], sizes["M"], longest))) if arguments is not None else {}
         begun = torch.randperm(B, generator=generator)
-        return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, "ORDER": begun, **captured}
+        pages = order[: B * sizes["MP"]].view(B, -1)
+        scored = keys.float() if kscale is None else keys.float() * kscale.float()[..., None]
+        for b, queries in enumerate(q.flatten(1, 2)):
+            if (query := _find_common_query(queries)) is not None:  # the maxima of all rows of a tile grow from block to block
+                pages[b], lengths[b] = _sort_pages(pages[b], scored[:, 0] @ query, b % 2 == 0), longest
+        return {"PAGES": pages, "LENGTHS": lengths, "ORDER": begun, **captured}
 
     of_latent = reference_scaled_latent if scaled else reference_latent
     function = of_latent if latent else reference_scaled if scaled else reference
@@ -146,13 +160,43 @@ def make_selected_tokens_specification(spec: Specification, arguments: Arguments
         chosen = choose_cache({**drawn, "CHUNK": 1 + drawn["PAGE"] % 40})
         return None if chosen is None else {**chosen, "M": 1 + drawn["M"] % 5, "TOPK": 1 + drawn["TOPK"] % LONGEST}
 
-    def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
-        drawn = dict(draw_cache(sizes, generator))
+    def inputs(sizes: Mapping[str, int], generator: torch.Generator, q: torch.Tensor, keys: torch.Tensor) -> dict[str, Any]:
+        drawn = dict(draw_cache(sizes, generator, q, keys))
         del drawn["ORDER"]
+        pages = drawn["PAGES"]
+        assert isinstance(pages, torch.Tensor)
         shape, longest = (sizes["B"], sizes["M"], sizes["TOPK"]), sizes["MP"] * sizes["PAGE"]
-        return {**drawn, SELECTED_TOKENS: torch.randint(-2, longest + 2, shape, generator=generator).int()}
+        tokens = torch.randint(-2, longest + 2, shape, generator=generator).int()
+        return {**drawn, SELECTED_TOKENS: sort_tokens(tokens, q, keys, pages)}
 
     return FunctionSpecification(f"{spec.name}_selected_tokens", reference, inputs, sizes)
+
+
+def _sort_pages(pages: torch.Tensor, scores: torch.Tensor, descending: bool) -> torch.Tensor:
+    """Return pages in the order of their largest scores; scores: of the rows of all pages [NP, PAGE]."""
+    return pages[scores[pages].amax(-1).argsort(descending=descending)]
+
+
+def sort_tokens(tokens: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, pages: torch.Tensor) -> torch.Tensor:
+    """Return lists of tokens [B, M, TOPK], in the order of their scores where the heads of a query are alike.
+
+    Scores are those of the first key head. They rise in even lists, counted over sequences and queries, and fall in odd
+    ones. An entry that is no token has a place among the others.
+    """
+    tokens = tokens.clone()
+    for b, m in itertools.product(*map(range, tokens.shape[:2])):
+        if (query := _find_common_query(q[b, :, m])) is not None:
+            scores = (keys[pages[b], 0].float() @ query).flatten()
+            order = scores[tokens[b, m].clamp(0, len(scores) - 1)].argsort(descending=(b + m) % 2 == 1)
+            tokens[b, m] = tokens[b, m, order]
+    return tokens
+
+
+def _find_common_query(q: torch.Tensor) -> torch.Tensor | None:
+    """Return the mean of several queries [R, D] that all have almost its direction, else None."""
+    mean = q.float().mean(0)
+    alike = len(q) > 1 and bool((torch.cosine_similarity(q.float(), mean, dim=-1) > _ALIKE).all())
+    return mean if alike else None
 
 
 MOST = 3  # the largest number of sequences
@@ -277,4 +321,9 @@ def _make_single_sequence(full_sequence: int, B: int, rows: int) -> tuple[torch.
     return edges[:-1], edges[1:]
 
 
-__all__ = ["make_cached_specification", "make_packed_specification", "make_selected_tokens_specification"]
+__all__ = [
+    "make_cached_specification",
+    "make_packed_specification",
+    "make_selected_tokens_specification",
+    "sort_tokens",
+]

@@ -24,12 +24,14 @@ SHAPED = (
     "equal",
     "growing",
     "offset",
+    "aligned",
     "largest",
     "ties",
     "onehot",
     "faint",
 )  # kinds that concern one tensor
 MEAN = 1020.0  # of `offset`, about a thousand times the deviation
+_DIRECTION = 30.0  # of `aligned`: the part that all rows share, beside their deviations
 _STEP = {"f16": 0.5, "bf16": 4.0}  # the distance of numbers below MEAN
 SQUARED = 60  # the exponent of values whose squares f32 holds
 _FAR = (17, 40, SQUARED)  # exponents beyond f16
@@ -87,6 +89,8 @@ def _draw_shaped(
     if kind == "growing":  # each block of columns has a larger maximum than the one before, or a smaller one
         ramp = torch.linspace(-8, 8, columns)
         return x * 0.5 + torch.where(_number_rows(rows) % 2 == 0, ramp, -ramp)
+    if kind == "aligned" and x.numel():  # rows of a tile agree on which product is the largest
+        return x.flatten(0, -2)[0] * _DIRECTION + x
     if kind == "offset":
         return _draw_offset(x, generator, dtype, turn % 2 == 1)
     if kind == "largest":
@@ -139,7 +143,7 @@ def _number_rows(rows: Sequence[int]) -> torch.Tensor:
 
 def is_deep_enough(kind: str, dims: int) -> bool:
     """Return whether a tensor of so many dims can be of the kind."""
-    return dims >= {"strided": 3, "constant": 2, "equal": 2, "onehot": 2}.get(kind, 1)
+    return dims >= {"strided": 3, "aligned": 2, "constant": 2, "equal": 2, "onehot": 2}.get(kind, 1)
 
 
 def draw_small_value(index: int, generator: torch.Generator) -> float:

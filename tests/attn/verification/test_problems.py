@@ -126,7 +126,7 @@ def test_drawn_cases_come_from_their_seed() -> None:
     assert first == repeated != second
     full = make_cases(CAUSAL, 64, 64, [], "full")
     assert max(c.lengths.N for c in full) >= 8192 <= max(c.lengths.M for c in full)
-    assert {c.kind for c in full} == set(get_args(Kind)) - {"faint", *SPECIAL} and len({c.name for c in full}) == len(full)
+    assert {c.kind for c in full} == set(get_args(Kind)) - {"aligned", "faint", *SPECIAL} and len({c.name for c in full}) == len(full)
     assert all(str(c.seed) in str(c) for c in full if c.seed)
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from cuir import FunctionSpecification, parse, verify
-from cuir.verification.values.input_kinds import find_arbitrary, without_fillers
+from cuir.syntax.types import F16
+from cuir.verification.values.input_kinds import draw_tensor, find_arbitrary, is_deep_enough, without_fillers
 
 KERNEL = """\
 @kernel(arch="sm_90a")
@@ -73,3 +74,11 @@ def test_what_another_generator_gives_alike_is_no_arbitrary_input() -> None:
     assert find_arbitrary(inputs, lambda: {"a": torch.arange(5.0) + 1, "B": torch.arange(5.0), "N": torch.zeros(5)}) == ["A"]
     position = torch.arange(5) > 1
     assert list(without_fillers({"A": torch.arange(5.0), "B": torch.ones(5)}, {"A": position, "B": position})) == ["A"]
+
+
+def test_aligned_rows_agree_on_the_largest_product() -> None:
+    q, k = (draw_tensor(F16, (2, 4, 3, 64), "aligned", torch.Generator().manual_seed(0), chosen).double() for chosen in (True, False))
+    rows = q.flatten(0, -2)
+    assert (torch.cosine_similarity(rows, rows.mean(0), dim=-1) > 0.95).all() and rows.unique(dim=0).shape == rows.shape
+    assert (rows @ k.flatten(0, -2).T).argmax(-1).unique().numel() == 1 and k.flatten(0, -2).mean(0).abs().max() < 1
+    assert not is_deep_enough("aligned", 1)
