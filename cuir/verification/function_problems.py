@@ -45,6 +45,7 @@ def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bo
 
 
 _SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification may drop everything
+_WARP_ROWS = 16  # rows of a tile that a warp has
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is repeated with other values
 
 
@@ -116,8 +117,11 @@ def make_value_draws(checked: Checked, spec: FunctionSpecification, problems: Se
     kinds_and_seeds += [(kind, i) for i, kind in enumerate(("largest", "ties", "onehot", "equal", "growing", "wide"))]
     candidates = [Draw(f"{kind} {i}", bases[n % len(bases)].sizes, kind, i) for n, (kind, i) in enumerate(kinds_and_seeds) if kind in kinds]
     if "aligned" in kinds and shaped:  # of the first tensor: conditions that all rows of a warp share
+        shapes = [compute_shape(shaped[0], {**get_integer_consts(checked), **d.sizes}) for d in problems]
+        tall = [d for d, x in zip(problems, shapes, strict=True) if math.prod(x) and x[-2:-1] >= [_WARP_ROWS]]
         by_rows = sorted(bases, key=lambda d: count_elements(shaped[0], {**get_integer_consts(checked), **d.sizes}))
-        candidates += [Draw(f"aligned {i}", d.sizes, "aligned") for i, d in enumerate(by_rows[-2:])]
+        chosen = by_rows[-2:] + sorted(tall, key=lambda d: _sum_elements(checked, d))[:1]
+        candidates += [Draw(f"aligned {i}", d.sizes, "aligned") for i, d in enumerate(chosen)]
     return [d for d in candidates if d.kind != "largest" or keeps_units(checked, spec, d)]
 
 

@@ -136,11 +136,16 @@ def test_heads_fill_the_rows_of_a_warp_in_some_problem() -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("no_schedules")
 @pytest.mark.parametrize(
-    ("name", "function"), [("mla_selected_sm90", "causal_selected_tokens"), ("mla_decode_sm90", "cached_latent_decode")]
+    ("name", "function", "dims"),
+    [
+        ("mla_selected_sm90", "causal_selected_tokens", {"D": 192, "DV": 128}),
+        ("mla_decode_sm90", "cached_latent_decode", {"D": 192, "DV": 128}),
+        ("decode_cache_sm75", "cached_decode", {"D": 64}),
+    ],
 )
-def test_a_warp_whose_rows_all_grow_is_rescaled(name: str, function: str) -> None:
+def test_a_warp_whose_rows_all_grow_is_rescaled(name: str, function: str, dims: dict[str, int]) -> None:
     text = corpus.kernels()[name].read_text(encoding="utf-8")
     wrong = cuir.parse(text.replace("warp_any(f != 1.0)", "warp_any(f == 1.0)"))
     assert wrong != cuir.parse(text)
-    report = cuir.verify(wrong, corpus.specification(function)(), consts={"T": cuir.f16, "D": 192, "DV": 128}, shrink=False)
+    report = cuir.verify(wrong, corpus.specification(function)(), consts={"T": cuir.f16, **dims}, shrink=False)
     assert not report.ok and report.diagnostics[0].code == "V301"
