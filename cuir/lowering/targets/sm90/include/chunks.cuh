@@ -100,18 +100,20 @@ template <int FROM, int TO, int K, int C, int WARPS> DEV void transpose_interlea
   constexpr int BLOCKS = K / 32 * (C / 16), BATCH = BLOCKS % (2 * WARPS) == 0 ? 2 : 1;
   const uint32_t even = lane < 16 ? 0x6420 : 0x7531, odd = even ^ 0x1111;
   const int row = 2 * (lane & 7) + ((lane >> 2 & 1) ^ (lane >> 3 & 1));
+  const uint32_t line = at<FROM>(from, lane, 0);           // of this lane's rows: other columns differ by the bits of a chunk, rows in steps of 8 by a sum
 #pragma unroll 1
   for (int first = warp * BATCH; first < BLOCKS; first += WARPS * BATCH) {
     uint32_t w[BATCH][4];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int k = (first + i) % (K / 32) * 32, c = (first + i) / (K / 32) * 16;
-      load_matrix_T(at<FROM>(from, k + lane, from_byte + c), w[i][0], w[i][1], w[i][2], w[i][3]);
+      const int k = (first + i) % (K / 32) * 32, byte = from_byte + (first + i) / (K / 32) * 16;
+      const int panel = from_byte + C <= 128 ? 0 : byte >> 7;
+      load_matrix_T((line ^ (byte & 0x70)) + panel * (FROM * 128) + k * 128, w[i][0], w[i][1], w[i][2], w[i][3]);
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
       const int k = (first + i) % (K / 32) * 32, c = (first + i) / (K / 32) * 16;
-      const uint32_t place = at<TO>(to, c + row, to_byte + k + 16 * (lane >> 4));
+      const uint32_t place = at<TO>(to, row, to_byte + k + 16 * (lane >> 4)) + c * 128;
       asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(place), "r"(__byte_perm(w[i][0], w[i][1], even)), "r"(__byte_perm(w[i][0], w[i][1], odd)),
                    "r"(__byte_perm(w[i][2], w[i][3], even)), "r"(__byte_perm(w[i][2], w[i][3], odd)) : "memory");
     }
