@@ -25,6 +25,7 @@ CLOCK = 1.755e6  # cycles a millisecond
 MULTI_WARPGROUP_ROWS = (128, 192)  # queries of two warpgroups and of three
 MAX_PAIR_RATIO = 0.85  # a smaller tile replaces a measured setting if it visits at most this share of the setting's pairs
 MODELLED_PARAMETERS = frozenset({"BM", "BN", "QBUF", "STAGED", "AHEAD"})  # const parameters of kernels that model and tables cover
+MODELLED_BYTES = 2  # least size of the numbers whose kernels the model was fitted to
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def choose(
                 return refine_for_mask(dict(row.setting), "table", row.why, row.spilled)
             first = (
                 next((dict(s) for s in starts if fits(s)), None)
-                if evidence.exact and table.count_waves(shape, device.sms) >= table.MIN_WAVES
+                if evidence.exact and (T.itemsize < cost.MODELLED_BYTES or table.count_waves(shape, device.sms) >= table.MIN_WAVES)
                 else None
             )
             if first is not None and "start" in sources:

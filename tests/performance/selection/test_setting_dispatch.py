@@ -16,7 +16,7 @@ from cuir.performance.selection import Device, Evidence, choose, problem_class
 from cuir.performance.selection.setting_dispatch import round_length
 from cuir.performance.timing.problem import Shape
 from cuir.spec.specification import Lengths
-from cuir.syntax.types import BF16, F16, F32
+from cuir.syntax.types import BF16, F8E4M3, F16, F32
 from tests.performance.selection.conftest import ARCH, adapt, work
 
 AT = Lengths(2, 32, 32, 8192, 8192)
@@ -128,6 +128,12 @@ def test_starts_for_exactly_these_head_dims_come_before_the_model() -> None:
     assert choose(result.program, wide, AT, Evidence(starts)).source == "model", "those are of a larger head dim"
     assert choose(result.program, wide, Lengths(1, 2, 2, 512, 512), Evidence(starts, exact=True)).source == "model", "few tiles"
     assert choose(result.program, BASE, AT, Evidence(starts, exact=True)).source == "table"
+
+
+def test_the_model_serves_no_kernel_of_8_bits() -> None:
+    program = parse(corpus.kernels()["flash_fwd_f8_sm90"].read_text(encoding="utf-8"))
+    narrow, few = {**BASE, "T": F8E4M3}, Lengths(1, 2, 2, 512, 512)
+    assert choose(program, narrow, few, Evidence(STARTS, exact=True)).setting == STARTS[0]
 
 
 def test_without_a_gpu_the_first_start_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
