@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -20,6 +21,25 @@ from cuir.spec.specification import Lengths, indices
 from tests.distributed.ranks import run_ranks
 
 Mod = Callable[..., torch.Tensor]
+CONDITIONS, TERMS = 5, 4  # of which rules are drawn
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which conditions and terms make the mods, in their order, and their numbers.
+
+    Attributes:
+        documents: ids of documents, of which position i has the one at i modulo their number.
+        reach: how far a window reaches.
+        prefix: keys that all queries see.
+    """
+
+    conditions: tuple[int, ...]
+    terms: tuple[int, ...]
+    documents: tuple[int, ...]
+    reach: int
+    prefix: int
+    head: int
 
 
 @dataclass(frozen=True)
@@ -28,7 +48,7 @@ class Case:
 
     method: str | None
     lengths: tuple[int, ...]
-    rule: str = "causal"
+    rule: str | Rule = "causal"
     heads: tuple[int, int] = (4, 4)
     mesh: tuple[int, ...] = ()
     balanced: int = 0  # size of blocks
@@ -36,14 +56,14 @@ class Case:
     sink: bool = False
 
 
-def make_mods(rule: str, length: int) -> tuple[object, object, list[torch.Tensor]]:
+def make_mods(rule: str | Rule, length: int) -> tuple[object, object, list[torch.Tensor]]:
     """Return mask_mod, score_mod and the tensors that they learn."""
+    if isinstance(rule, Rule):
+        return combine_mods(rule, length)
     if rule == "causal":
         return (lambda b, h, q, k: q >= k), None, []
     if rule == "window":
         return (lambda b, h, q, k: (q >= k) & (q - k < 5)), None, []
-    if rule.startswith("drawn"):
-        return draw_mods(int(rule.split()[1]), length)
     if rule == "full":
         return None, None, []
     documents = (torch.arange(length) // 9).int()
@@ -54,11 +74,10 @@ def make_mods(rule: str, length: int) -> tuple[object, object, list[torch.Tensor
     return mask_mod, score_mod, [slopes, table]
 
 
-def draw_mods(seed: int, length: int) -> tuple[object, object, list[torch.Tensor]]:
-    """Draw mods from conditions and terms that may be combined in any way, the same in each process."""
-    rng = random.Random(seed)
-    ids = torch.tensor(sorted(rng.randrange(4) for _ in range(length)), dtype=torch.int32)
-    reach, prefix, head = rng.randint(1, length), rng.randrange(length), rng.randrange(2)
+def combine_mods(rule: Rule, length: int) -> tuple[object, object, list[torch.Tensor]]:
+    """Return the mods of a rule and the tensors that they learn, the same in each process."""
+    ids = torch.tensor([rule.documents[i % len(rule.documents)] for i in range(length)], dtype=torch.int32)
+    reach, prefix, head = rule.reach, rule.prefix, rule.head
     bias = torch.linspace(-1.0, 1.0, length).cos().requires_grad_()
     table = torch.linspace(0.0, 3.0, 4 * length).sin().view(4, length).requires_grad_()
     conditions = [
@@ -68,13 +87,15 @@ def draw_mods(seed: int, length: int) -> tuple[object, object, list[torch.Tensor
         lambda b, h, q, k: (k < prefix) | (q == k),
         lambda b, h, q, k: (h % 2 == head) | (k % 3 != 1),
     ]
+    assert len(conditions) == CONDITIONS
     terms = [
         (lambda s, b, h, q, k: s + bias[k], [bias]),
         (lambda s, b, h, q, k: s * 0.5 + table[h, q], [table]),
         (lambda s, b, h, q, k: 3.0 * torch.tanh(s / 3.0), []),
         (lambda s, b, h, q, k: s - 0.1 * torch.abs(q - k) * (h + 1), []),
     ]
-    masks, scores = rng.sample(conditions, rng.randint(0, 3)), rng.sample(terms, rng.randint(0, 2))
+    assert len(terms) == TERMS
+    masks, scores = [conditions[i] for i in rule.conditions], [terms[i] for i in rule.terms]
     mask_mod = functools.reduce(and_masks, masks) if masks else None
     score_mod = functools.reduce(chain_scores, [s for s, _ in scores]) if scores else None
     return mask_mod, score_mod, [x for _, learned in scores for x in learned]
@@ -88,16 +109,24 @@ def chain_scores(first: Mod, second: Mod) -> Mod:
     return lambda s, b, h, q, k: second(first(s, b, h, q, k), b, h, q, k)
 
 
-def draw_case(seed: int, ranks: int) -> Case:
-    """Draw a method, lengths, heads and mods."""
-    rng = random.Random(seed)
-    method = rng.choice(["heads", "gather", "ring"])
-    heads = (4, rng.choice([1, 2, 4]))
-    if rng.random() < 0.5:
-        return Case(method, (8,) * ranks, f"drawn {seed}", heads, balanced=4)
-    return Case(
-        method, tuple(rng.randint(0, 9) for _ in range(ranks - 1)) + (rng.randint(1, 9),), f"drawn {seed}", heads, sink=rng.random() < 0.3
-    )
+LARGEST = 9  # positions of a rank
+RULES = st.builds(
+    Rule,
+    conditions=st.lists(st.integers(0, CONDITIONS - 1), unique=True, max_size=3).map(tuple),
+    terms=st.lists(st.integers(0, TERMS - 1), unique=True, max_size=2).map(tuple),
+    documents=st.lists(st.integers(0, 3), min_size=1, max_size=4 * LARGEST).map(tuple),
+    reach=st.integers(1, 4 * LARGEST),
+    prefix=st.integers(0, 4 * LARGEST),
+    head=st.integers(0, 1),
+)
+
+
+def cases(ranks: int) -> st.SearchStrategy[Case]:
+    """Return calls of any method, lengths, heads and mods."""
+    method, heads = st.sampled_from(["heads", "gather", "ring"]), st.tuples(st.just(4), st.sampled_from([1, 2, 4]))
+    lengths = st.tuples(*[st.integers(0, LARGEST)] * ranks).filter(any)
+    uneven = st.builds(Case, method, lengths, RULES, heads, sink=st.booleans())
+    return uneven | st.builds(Case, method, st.just((8,) * ranks), RULES, heads, balanced=st.just(4))
 
 
 def compare(case: Case) -> dict[str, float]:
@@ -209,14 +238,14 @@ FOUR = [
 
 
 @pytest.mark.thorough("drawn rules; chosen ones have a test below")
-def test_any_rule_gives_what_one_process_gives() -> None:
-    check(2, [draw_case(seed, 2) for seed in range(6)])
+@pytest.mark.parametrize(("ranks", "examples"), [(2, 12), (4, 6)])
+def test_any_rule_gives_what_one_process_gives(ranks: int, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(st.lists(cases(ranks), min_size=1, max_size=4))
+    def check_drawn(drawn: list[Case]) -> None:
+        check(ranks, drawn)
 
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_many_rules_give_what_one_process_gives(ranks: int) -> None:
-    check(ranks, [draw_case(seed, ranks) for seed in range(6, 22 - 3 * ranks)])
+    check_drawn()
 
 
 def test_two_processes_give_what_one_gives() -> None:
