@@ -26,9 +26,11 @@ CONDITIONS, TERMS = 5, 4  # of which rules are drawn
 
 @dataclass(frozen=True)
 class Rule:
-    """Which conditions and terms make the mods, in their order, and their numbers.
+    """A mask and a score rule, combined from numbered conditions and terms.
 
     Attributes:
+        conditions: numbers of the conditions that a pair must meet.
+        terms: numbers of the changes of a score, in their order.
         documents: ids of documents, of which position i has the one at i modulo their number.
         reach: how far a window reaches.
         prefix: keys that all queries see.
